@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use holdfast_board::{Board, Plan, SegmentState, Way};
 use holdfast_cache::{Client, FileRef, Outcome as Absorbed, Place};
 use holdfast_media::{Bytes, Mapping, Nvm, OpenMode};
-use holdfast_pool::{Layout, Slot, Zone};
+use holdfast_pool::{Generation, Layout, Seq, Slot, Zone};
 
 use crate::bare::{BLOCK_BYTES, Bare, Block};
 use crate::lab::Lab;
@@ -100,8 +100,8 @@ fn client(nvm: Mapping, layout: Layout) -> Result<Client> {
     holdfast_pool::format(&nvm, &layout, uuid, 0);
     let (board, _fd) = Board::create(Plan::new(layout.slot_count, layout.segment_count))
         .map_err(|error| anyhow::anyhow!("could not make a board: {error:?}"))?;
-    board.header().counter.raise(1);
-    board.files()[0].begin_use(1);
+    board.header().counter.begin(Seq::new(1));
+    board.files()[0].begin_use(Generation::new(1));
     board.go(Slot::new(0), Way::Register);
     Ok(Client::new(nvm, board, layout, uuid, 1))
 }
@@ -115,7 +115,7 @@ fn append(client: &Client, source: &Block, lags: bool, place: fn(u64) -> Place) 
         (true, false) => client.board().go(slot, Way::LeaveBehind),
         _ => {}
     }
-    let file = FileRef { slot, generation: 1 };
+    let file = FileRef { slot, generation: Generation::new(1) };
     for number in 0..BATCH as u64 {
         let offset = number * BLOCK_BYTES as u64;
         let end = offset + BLOCK_BYTES as u64;

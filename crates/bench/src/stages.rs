@@ -12,7 +12,7 @@ use holdfast_board::{Board, Content, LaneIndex, PAGE_BYTES, Page, Plan, SegmentS
 use holdfast_cache::{Client, FileRef, Outcome as Absorbed, Place};
 use holdfast_log::{Draft, Kind, Tail, append};
 use holdfast_media::{Bytes, Mapping, Nvm, OpenMode};
-use holdfast_pool::{Layout, SEGMENT_HEADER_BYTES, Segment, Slot};
+use holdfast_pool::{Generation, Layout, SEGMENT_HEADER_BYTES, Segment, Seq, Slot};
 
 use crate::behind_writes::behind;
 use crate::lab::{Lab, lay_out};
@@ -23,7 +23,7 @@ const POOL_BYTES: u64 = 256 << 20;
 const FILE_PAGES: u64 = 1 << 18;
 /// Writes between two clean-ups; with their headers they fit the pool.
 const BATCH: u64 = 20_000;
-const FILE: FileRef = FileRef { slot: Slot::new(0), generation: 1 };
+const FILE: FileRef = FileRef { slot: Slot::new(0), generation: Generation::new(1) };
 
 /// The stages.
 pub fn stages(lab: &Lab) -> Result<Outcome> {
@@ -87,8 +87,8 @@ impl Loops<'_> {
         let lane = &board.lanes()[board.lanes().len() - 1];
         for _ in 0..BATCH {
             while !lane.try_take(1) {}
-            lane.announce.store(board.header().counter.get() + 1, Ordering::SeqCst);
-            lane.announce.store(0, Ordering::Release);
+            lane.announce.store(board.header().counter.peek().next(), Ordering::SeqCst);
+            lane.announce.store(Seq::ZERO, Ordering::Release);
             lane.owner.swap(0, Ordering::AcqRel);
         }
         Ok(())
@@ -107,7 +107,7 @@ impl Loops<'_> {
     fn draws(&self) -> Result<()> {
         let board = self.board();
         for _ in 0..BATCH {
-            let seq = board.header().counter.add(1);
+            let seq = board.header().counter.draw_seq();
             row_of(board).newest_seq.fetch_max(seq, Ordering::SeqCst);
         }
         Ok(())
@@ -128,12 +128,12 @@ impl Loops<'_> {
             let segment = Segment::new((number / per_segment) as u32 % layout.segment_count);
             let at = SEGMENT_HEADER_BYTES + number % per_segment * taken;
             let segment_offset = layout.segment_offset(segment);
-            let tail = Tail { segment_offset, at: at as u32, generation: 1, seed: 1 };
+            let tail = Tail { segment_offset, at: at as u32, generation: Generation::new(1), seed: 1 };
             let draft = Draft {
                 kind: Kind::Write,
                 slot: Slot::new(0),
-                slot_generation: 1,
-                seq: number,
+                slot_generation: Generation::new(1),
+                seq: Seq::new(number),
                 file_offset: 0,
                 extent: bytes as u64,
                 unix_time_ns: 0,
@@ -154,7 +154,7 @@ impl Loops<'_> {
         for &page in &self.pages {
             board.prefetch_page(Slot::new(0), Page::new(page));
             if let Some(row) = board.pages().find(Slot::new(0), Page::new(page)) {
-                board.pages().replace(row.index, whole_page(), 1);
+                board.pages().replace(row.index, whole_page(), Seq::new(1));
             }
         }
         Ok(())
@@ -182,9 +182,9 @@ fn client(nvm: Mapping, layout: Layout) -> Result<Client> {
     let (board, _fd) =
         Board::create(plan).map_err(|error| anyhow::anyhow!("could not make a board: {error:?}"))?;
     board.use_huge_pages();
-    board.header().counter.raise(1);
+    board.header().counter.begin(Seq::new(1));
     let row = row_of(&board);
-    row.begin_use(1);
+    row.begin_use(Generation::new(1));
     row.size_hint.store(FILE_PAGES * PAGE_BYTES, Ordering::SeqCst);
     board.go(Slot::new(0), Way::Register);
     board.go(Slot::new(0), Way::EnterBehind);
@@ -193,7 +193,7 @@ fn client(nvm: Mapping, layout: Layout) -> Result<Client> {
     }
     // All rows are there before the first stage is timed.
     for page in 0..FILE_PAGES {
-        board.pages().insert(Slot::new(0), Page::new(page), whole_page(), 1, &row.page_rows);
+        board.pages().insert(Slot::new(0), Page::new(page), whole_page(), Seq::new(1), &row.page_rows);
     }
     Ok(Client::new(nvm, board, layout, [0x42; 16], 1))
 }

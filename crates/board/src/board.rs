@@ -2,7 +2,7 @@
 
 use crate::numbers::LaneIndex;
 use core::time::Duration;
-use holdfast_pool::Slot;
+use holdfast_pool::{Seq, Slot};
 
 use holdfast_canary::{Canary, on};
 
@@ -265,17 +265,17 @@ impl Board {
     ///
     /// The counter is read first, then all announcements; a writer announces a bound before it
     /// draws, so a seq below the counter read here was announced before (history 14).
-    pub fn settled_seq(&self, slot: Slot) -> u64 {
-        let drawn = self.header().counter.get().saturating_sub(1);
+    pub fn settled_seq(&self, slot: Slot) -> Seq {
+        let drawn = self.header().counter.peek().before();
         let announced = self.lanes().iter().filter_map(|lane| lane.announces(slot)).min();
         #[cfg(shuttle)]
         let drawn = match crate::model::mutated(crate::model::Mutation::AnnouncementsBeforeCounter) {
-            true => self.header().counter.get() - 1,
+            true => self.header().counter.peek().before(),
             false => drawn,
         };
         announced
             .filter(|_| !on(Canary::AnnouncementsIgnored))
-            .map_or(drawn, |bound| drawn.min(bound.saturating_sub(1)))
+            .map_or(drawn, |bound| drawn.min(bound.before()))
     }
 }
 
@@ -316,11 +316,11 @@ mod tests {
     #[test]
     fn settled_seq_stays_below_announced_writers_of_the_same_file() {
         let (board, _fd) = Board::create(Plan::new(256, 16)).unwrap();
-        board.header().counter.raise(100);
-        assert_eq!(board.settled_seq(Slot::new(7)), 99);
+        board.header().counter.raise(Seq::new(100));
+        assert_eq!(board.settled_seq(Slot::new(7)), Seq::new(99));
         board.lanes()[1].slot.store(7, Ordering::SeqCst);
-        board.lanes()[1].announce.store(51, Ordering::SeqCst);
-        assert_eq!(board.settled_seq(Slot::new(7)), 49);
-        assert_eq!(board.settled_seq(Slot::new(8)), 99);
+        board.lanes()[1].announce.store(Seq::new(51), Ordering::SeqCst);
+        assert_eq!(board.settled_seq(Slot::new(7)), Seq::new(49));
+        assert_eq!(board.settled_seq(Slot::new(8)), Seq::new(99));
     }
 }

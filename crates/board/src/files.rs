@@ -1,8 +1,9 @@
 //! File rows: what all clients must agree on about one file. Row and on-media slot have the same
 //! index.
 
-use crate::numbers::LaneIndex;
+use crate::numbers::{AtomicGeneration, AtomicSeq, LaneIndex};
 use core::time::Duration;
+use holdfast_pool::Generation;
 
 use crate::census::Census;
 use crate::header::Header;
@@ -37,7 +38,7 @@ pub struct FileRow {
     /// 0, or who keeps all writers out: a client id, or `u32::MAX >> 1` for the keeper.
     pub exclusive: AtomicU32,
     /// Generation of the slot's use; a client that remembers another one asks again.
-    pub(crate) generation: AtomicU64,
+    pub(crate) generation: AtomicGeneration,
     /// Device number.
     pub dev: AtomicU64,
     /// Inode number.
@@ -53,9 +54,9 @@ pub struct FileRow {
     /// that the keeper saw last, or 0.
     flags: AtomicU32,
     /// Highest seq drawn for this file; raised before the record is written.
-    pub newest_seq: AtomicU64,
+    pub newest_seq: AtomicSeq,
     /// Copy of the slot's `expired_seq`.
-    pub expired_seq: AtomicU64,
+    pub expired_seq: AtomicSeq,
     /// The file's size while no write that makes it longer is under way, or [`NO_SIZE`]. Whoever
     /// makes it longer holds the cursor lock, or has the file exclusively. Every use is verified,
     /// since processes outside may append; in state Behind it is what counts, since the kernel's
@@ -360,9 +361,15 @@ impl FileRow {
         self.sync_failures.load(Ordering::SeqCst)
     }
 
-    /// Which use of the row this is; 0: none.
+    /// Whether records of it are live, as far as its numbers say.
     #[inline]
-    pub fn generation(&self) -> u64 {
+    pub fn has_live_records(&self) -> bool {
+        self.newest_seq.load(Ordering::SeqCst) > self.expired_seq.load(Ordering::SeqCst)
+    }
+
+    /// Which use of the row this is.
+    #[inline]
+    pub fn generation(&self) -> Generation {
         self.generation.load(Ordering::SeqCst)
     }
 
@@ -377,13 +384,13 @@ impl FileRow {
     }
 
     /// The row is of a file from now on. Everything else in it comes before this.
-    pub fn begin_use(&self, generation: u64) {
+    pub fn begin_use(&self, generation: Generation) {
         self.generation.store(generation, Ordering::SeqCst);
     }
 
     /// The row is no file's any more: who looks from now on leaves it alone.
     pub fn end_use(&self) {
-        self.generation.store(0, Ordering::SeqCst);
+        self.generation.store(Generation::NONE, Ordering::SeqCst);
     }
 }
 

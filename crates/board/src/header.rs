@@ -1,7 +1,7 @@
 //! The front of the board: sizes of its tables, the seq counter, the keeper's word and a few
 //! counters.
 
-use holdfast_pool::Slot;
+use holdfast_pool::{Generation, Seq, Slot};
 
 use crate::census::Roll;
 use crate::changing::Calls;
@@ -48,10 +48,41 @@ impl Counter {
     pub fn set(&self, n: u64) {
         self.value.store(n, Ordering::SeqCst);
     }
+}
 
-    /// Raises the value to at least `n`.
-    pub fn raise(&self, n: u64) {
-        self.value.fetch_max(n, Ordering::SeqCst);
+/// What all numbers of a pool are drawn from, each once: seqs, generations of segments and those of
+/// slots.
+#[repr(transparent)]
+#[derive(Default)]
+pub struct Draws(Counter);
+
+impl Draws {
+    /// The number that is drawn next.
+    #[inline]
+    pub fn peek(&self) -> Seq {
+        Seq::new(self.0.get())
+    }
+
+    /// Draws a record's number.
+    #[inline]
+    pub fn draw_seq(&self) -> Seq {
+        Seq::new(self.0.add(1))
+    }
+
+    /// Draws the generation of a use that begins.
+    #[inline]
+    pub fn draw_generation(&self) -> Generation {
+        Generation::drawn_at(self.draw_seq())
+    }
+
+    /// Begins with this number; only while nobody draws.
+    pub fn begin(&self, next: Seq) {
+        self.0.set(next.get());
+    }
+
+    /// Gives out no number below this one any more.
+    pub fn raise(&self, next: Seq) {
+        self.0.value.fetch_max(next.get(), Ordering::SeqCst);
     }
 }
 
@@ -104,7 +135,7 @@ pub struct Header {
     /// The keeper's thread id, or with [`KEEPER_DIED`] set: nothing is acknowledged any more.
     pub keeper: Switch,
     /// The pool's one counter: every seq, segment generation and slot generation is drawn from it.
-    pub counter: Counter,
+    pub counter: Draws,
     /// Bumped whenever segments become free; writers that need one sleep on it.
     pub segments_freed: Switch,
     /// Bumped whenever a lane is let go while somebody waits for one.

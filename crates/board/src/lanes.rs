@@ -3,8 +3,9 @@
 //! A writer owns a lane for one operation. Everything the keeper needs to repair the operation of a
 //! dead client stands here, written before the step it describes.
 
+use crate::numbers::{AtomicGeneration, AtomicSeq};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
-use holdfast_pool::Slot;
+use holdfast_pool::{Seq, Slot};
 
 /// Most segments one write can take beside the one its lane has.
 pub const GROUP_SEGMENTS_MAX: usize = 64;
@@ -16,10 +17,11 @@ pub struct LaneRow {
     pub owner: AtomicU32,
     /// Slot of the file being changed; set before `announce`.
     pub slot: AtomicU32,
-    /// Lower bound of the seq about to be drawn, plus one; 0 when no operation is under way.
-    pub announce: AtomicU64,
-    /// The seq drawn, 0 before.
-    pub seq: AtomicU64,
+    /// The one after a lower bound of the seq about to be drawn; [`Seq::ZERO`] when no operation is
+    /// under way.
+    pub announce: AtomicSeq,
+    /// The seq drawn, [`Seq::ZERO`] before.
+    pub seq: AtomicSeq,
     /// First byte of the page locks that may be held.
     pub lock_offset: AtomicU64,
     /// Bytes of the page locks that may be held.
@@ -29,7 +31,7 @@ pub struct LaneRow {
     /// Next byte within it.
     pub at: AtomicU32,
     /// Its generation.
-    pub generation: AtomicU64,
+    pub generation: AtomicGeneration,
     /// Its checksum seed.
     pub seed: AtomicU32,
     /// Writes acknowledged through this lane.
@@ -53,13 +55,13 @@ impl Default for LaneRow {
         Self {
             owner: AtomicU32::default(),
             slot: AtomicU32::default(),
-            announce: AtomicU64::default(),
-            seq: AtomicU64::default(),
+            announce: AtomicSeq::default(),
+            seq: AtomicSeq::default(),
             lock_offset: AtomicU64::default(),
             lock_bytes: AtomicU64::default(),
             segment: AtomicU32::default(),
             at: AtomicU32::default(),
-            generation: AtomicU64::default(),
+            generation: AtomicGeneration::default(),
             seed: AtomicU32::default(),
             writes: AtomicU64::default(),
             bytes: AtomicU64::default(),
@@ -86,13 +88,19 @@ impl LaneRow {
         counter.store(counter.load(Ordering::Relaxed) + n, Ordering::Relaxed);
     }
 
+    /// Whether an operation is under way here.
+    #[inline]
+    pub fn is_announced(&self) -> bool {
+        self.announce.load(Ordering::SeqCst) != Seq::ZERO
+    }
+
     /// Whether an operation on `slot` is under way here.
     ///
     /// `slot` is read after `announce`: if the lane went on to another file in between, the
     /// operation on the first one is over, which is what the caller waits for.
     #[inline]
-    pub fn announces(&self, slot: Slot) -> Option<u64> {
-        let bound = self.announce.load(Ordering::SeqCst);
-        (bound != 0 && self.slot.load(Ordering::SeqCst) == slot.number()).then(|| bound - 1)
+    pub fn announces(&self, slot: Slot) -> Option<Seq> {
+        let above = self.announce.load(Ordering::SeqCst);
+        (above != Seq::ZERO && self.slot.load(Ordering::SeqCst) == slot.number()).then(|| above.before())
     }
 }

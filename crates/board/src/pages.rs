@@ -8,11 +8,11 @@
 //! in them alone.
 
 use crate::census::Census;
-use crate::numbers::Frame;
+use crate::numbers::{AtomicSeq, Frame};
 use crate::page::{FilePage, PAGE_BYTES, Page, home};
 use crate::stamps::note_change;
 use crate::sync::{AtomicU64, Ordering};
-use holdfast_pool::Slot;
+use holdfast_pool::{Seq, Slot};
 
 /// Rows per set: their keys fill one cache line.
 pub const WAYS: usize = 8;
@@ -84,8 +84,8 @@ impl Content {
 #[derive(Default)]
 pub(crate) struct PageRow {
     content: AtomicU64,
-    newest_seq: AtomicU64,
-    oldest_seq: AtomicU64,
+    newest_seq: AtomicSeq,
+    oldest_seq: AtomicSeq,
 }
 
 /// A row found in the table. Its number stays the same as long as it is there.
@@ -96,9 +96,9 @@ pub struct Row {
     /// What it says.
     pub content: Content,
     /// Seq of the newest record with bytes in it.
-    pub newest_seq: u64,
+    pub newest_seq: Seq,
     /// No byte in it comes from an older record than this.
-    pub oldest_seq: u64,
+    pub oldest_seq: Seq,
 }
 
 /// The table.
@@ -159,7 +159,7 @@ impl<'a> Pages<'a> {
     /// Enters a page that has no row; false when its set is full. `count` counts the rows of the
     /// file: it is raised before the row is there and lowered after it has gone, so that it is
     /// never too low.
-    pub fn insert(&self, slot: Slot, page: Page, content: Content, seq: u64, count: &Census) -> bool {
+    pub fn insert(&self, slot: Slot, page: Page, content: Content, seq: Seq, count: &Census) -> bool {
         let (first, key) = self.locate(slot, page);
         let free = self.keys[first..first + WAYS].iter().position(|held| held.load(Ordering::Relaxed) == 0);
         let Some(way) = free else { return false };
@@ -174,7 +174,7 @@ impl<'a> Pages<'a> {
     }
 
     /// The record `seq` holds all of `content`: nothing older is needed any more.
-    pub fn replace(&self, index: usize, content: Content, seq: u64) {
+    pub fn replace(&self, index: usize, content: Content, seq: Seq) {
         note_change(&self.changes[index / WAYS]);
         let row = &self.rows[index];
         row.content.store(content.encode(), Ordering::Release);
@@ -183,7 +183,7 @@ impl<'a> Pages<'a> {
     }
 
     /// The record `seq` has bytes in `content`, beside those that were there.
-    pub fn extend(&self, index: usize, content: Content, seq: u64) {
+    pub fn extend(&self, index: usize, content: Content, seq: Seq) {
         note_change(&self.changes[index / WAYS]);
         let row = &self.rows[index];
         row.content.store(content.encode(), Ordering::Release);
@@ -203,7 +203,7 @@ impl<'a> Pages<'a> {
     /// As long as a row is there its content only grows and its oldest seq only rises, the content
     /// first. So an oldest seq holds for the content that is read after it. A row that is entered
     /// anew in between holds newer records still.
-    pub fn is_newer(&self, slot: Slot, page: Page, (lo, hi): (u32, u32), seq: u64) -> bool {
+    pub fn is_newer(&self, slot: Slot, page: Page, (lo, hi): (u32, u32), seq: Seq) -> bool {
         let (first, key) = self.locate(slot, page);
         let held = &self.keys[first..first + WAYS];
         let Some(way) = held.iter().position(|held| held.load(Ordering::Acquire) == key) else {
@@ -224,7 +224,7 @@ impl<'a> Pages<'a> {
 
     /// Visits page and oldest seq of all rows, without any lock: what is found may have gone,
     /// what was there before the call and is not found has gone.
-    pub fn scan(&self, mut visit: impl FnMut(FilePage, u64)) {
+    pub fn scan(&self, mut visit: impl FnMut(FilePage, Seq)) {
         for index in 0..self.keys.len() {
             if let Some(page) = self.page_of(index) {
                 visit(page, self.rows[index].oldest_seq.load(Ordering::Acquire));
@@ -302,6 +302,7 @@ mod tests {
             let page = [0, 1 << 20, (1 << 51) - 200][(state >> 40) as usize % 3] + (state >> 50) % 100;
             let page = Page::new(page);
             let content = Content { lo: 1, hi: 2 + (state >> 60) as u32, source: Source::Log(round) };
+            let round = Seq::new(round);
             match (pages.find(slot, page), model.get(&(slot, page))) {
                 (None, None) => {
                     let room = pages.has_room(slot, page);
@@ -344,11 +345,17 @@ mod tests {
         let pages = table.pages();
         let content = Content { lo: 0, hi: 4096, source: Source::Log(5) };
         for turn in 0..WAYS as u64 {
-            assert!(pages.insert(Slot::new(2), Page::new(7 + turn * SETS as u64), content, 1, &count));
+            assert!(pages.insert(
+                Slot::new(2),
+                Page::new(7 + turn * SETS as u64),
+                content,
+                Seq::new(1),
+                &count
+            ));
         }
         assert!(!pages.has_room(Slot::new(2), Page::new(7)));
-        assert!(!pages.insert(Slot::new(2), Page::new(7 + 8 * SETS as u64), content, 1, &count));
-        assert!(pages.insert(Slot::new(2), Page::new(8), content, 1, &count));
+        assert!(!pages.insert(Slot::new(2), Page::new(7 + 8 * SETS as u64), content, Seq::new(1), &count));
+        assert!(pages.insert(Slot::new(2), Page::new(8), content, Seq::new(1), &count));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Giving segments back, and the expirer's sleep while there is nothing to give back.
 
 use core::time::Duration;
-use holdfast_pool::Slot;
+use holdfast_pool::{Seq, Slot};
 
 use holdfast_canary::{Canary, on};
 
@@ -12,13 +12,13 @@ use crate::sync::{Ordering, wait, wake};
 
 impl Board {
     /// Up to which seq the records of a slot are dead; those of one that is free or void all are.
-    pub fn expired_seq(&self, slot: Slot) -> u64 {
+    pub fn expired_seq(&self, slot: Slot) -> Seq {
         let row = &self.files()[slot.index()];
         let state = row.state();
         if state.is_in_use() && !state.is_orphan() {
             row.expired_seq.load(Ordering::SeqCst)
         } else {
-            u64::MAX
+            Seq::MAX
         }
     }
 
@@ -35,11 +35,7 @@ impl Board {
         let expired = |slot: Slot| self.expired_seq(slot);
         let lowest = rows
             .iter()
-            .filter(|row| {
-                row.state().is_in_use()
-                    && !row.state().is_orphan()
-                    && row.newest_seq.load(Ordering::SeqCst) > row.expired_seq.load(Ordering::SeqCst)
-            })
+            .filter(|row| row.state().is_in_use() && !row.state().is_orphan() && row.has_live_records())
             .map(|row| row.expired_seq.load(Ordering::SeqCst))
             .min();
         #[cfg(shuttle)]
@@ -51,7 +47,7 @@ impl Board {
         let newest = sealed.iter().map(|row| row.max_seq()).max().filter(|_| on(Canary::SelectiveDrain));
         for row in sealed {
             let emptied = newest == Some(row.max_seq());
-            if emptied || row.is_dead(expired, lowest.unwrap_or(u64::MAX)) || on(Canary::LiveSegmentFreed) {
+            if emptied || row.is_dead(expired, lowest.unwrap_or(Seq::MAX)) || on(Canary::LiveSegmentFreed) {
                 row.set_state(SegmentState::Free);
                 freed = true;
             }

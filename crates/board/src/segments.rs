@@ -3,9 +3,9 @@
 //! The summary is written before the record it describes, so it always covers what the segment
 //! holds.
 
-use crate::numbers::LaneIndex;
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
-use holdfast_pool::Slot;
+use crate::numbers::{AtomicSeq, LaneIndex};
+use crate::sync::{AtomicU32, Ordering};
+use holdfast_pool::{Seq, Slot};
 
 /// Files told apart in a summary; with more the segment is judged by its highest seq alone.
 const SUMMARY_SLOTS: usize = 4;
@@ -45,10 +45,10 @@ impl SegmentState {
 pub struct SegmentRow {
     state: AtomicU32,
     flags: AtomicU32,
-    seqs: [AtomicU64; SUMMARY_SLOTS],
+    seqs: [AtomicSeq; SUMMARY_SLOTS],
     /// Slot + 1 of each entry, 0 for none.
     slots: [AtomicU32; SUMMARY_SLOTS],
-    max_seq: AtomicU64,
+    max_seq: AtomicSeq,
 }
 
 impl SegmentRow {
@@ -78,7 +78,7 @@ impl SegmentRow {
     /// Empties the summary of a segment just taken.
     pub fn clear_summary(&self) {
         self.flags.store(0, Ordering::Relaxed);
-        self.max_seq.store(0, Ordering::Relaxed);
+        self.max_seq.store(Seq::ZERO, Ordering::Relaxed);
         for slot in &self.slots {
             slot.store(0, Ordering::Relaxed);
         }
@@ -87,7 +87,7 @@ impl SegmentRow {
     /// Notes that a record of `slot` with `seq` is about to be written here. Only the segment's
     /// owner calls it.
     #[inline]
-    pub fn note(&self, slot: Slot, seq: u64) {
+    pub fn note(&self, slot: Slot, seq: Seq) {
         self.max_seq.store(seq, Ordering::Relaxed);
         for index in 0..SUMMARY_SLOTS {
             let held = self.slots[index].load(Ordering::Relaxed);
@@ -112,23 +112,23 @@ impl SegmentRow {
     }
 
     /// As `note`, for a copy of an older record.
-    pub fn note_copy(&self, slot: Slot, seq: u64) {
+    pub fn note_copy(&self, slot: Slot, seq: Seq) {
         let max_seq = self.max_seq.load(Ordering::Relaxed).max(seq);
         let known = (0..SUMMARY_SLOTS)
             .find(|&index| self.slots[index].load(Ordering::Relaxed) == slot.word())
-            .map_or(0, |index| self.seqs[index].load(Ordering::Relaxed));
+            .map_or(Seq::ZERO, |index| self.seqs[index].load(Ordering::Relaxed));
         self.note(slot, seq.max(known));
         self.max_seq.store(max_seq, Ordering::Release);
     }
 
     /// The highest seq of the records here.
-    pub fn max_seq(&self) -> u64 {
+    pub fn max_seq(&self) -> Seq {
         self.max_seq.load(Ordering::Acquire)
     }
 
-    /// Whether every record here is dead, given each slot's `expired_seq` (`u64::MAX` for a slot
-    /// whose records are void) and the lowest one of all slots with live records.
-    pub fn is_dead(&self, expired_seq: impl Fn(Slot) -> u64, expired_seq_min: u64) -> bool {
+    /// Whether every record here is dead, given each slot's `expired_seq` ([`Seq::MAX`] for a
+    /// slot whose records are void) and the lowest one of all slots with live records.
+    pub fn is_dead(&self, expired_seq: impl Fn(Slot) -> Seq, expired_seq_min: Seq) -> bool {
         let max_seq = self.max_seq.load(Ordering::Acquire);
         if max_seq <= expired_seq_min {
             return true;
@@ -148,34 +148,38 @@ mod tests {
     #[test]
     fn a_segment_dies_when_each_of_its_files_has_expired() {
         let row = SegmentRow::default();
-        row.note(Slot::new(3), 10);
-        row.note(Slot::new(4), 11);
-        row.note(Slot::new(3), 12);
-        let expired = |three, four| move |slot| if slot == Slot::new(3) { three } else { four };
-        assert!(!row.is_dead(expired(12, 10), 0));
-        assert!(!row.is_dead(expired(11, 11), 0));
-        assert!(row.is_dead(expired(12, 11), 0));
-        assert!(row.is_dead(expired(0, 0), 12));
+        row.note(Slot::new(3), Seq::new(10));
+        row.note(Slot::new(4), Seq::new(11));
+        row.note(Slot::new(3), Seq::new(12));
+        let is_dead = |three, four, lowest| {
+            let expired = |slot| Seq::new(if slot == Slot::new(3) { three } else { four });
+            row.is_dead(expired, Seq::new(lowest))
+        };
+        assert!(!is_dead(12, 10, 0));
+        assert!(!is_dead(11, 11, 0));
+        assert!(is_dead(12, 11, 0));
+        assert!(is_dead(0, 0, 12));
     }
 
     #[test]
     fn copies_of_older_records_never_lower_what_a_summary_says() {
         let row = SegmentRow::default();
         for (slot, seq) in [(3, 20), (4, 9), (3, 12)] {
-            row.note_copy(Slot::new(slot), seq);
+            row.note_copy(Slot::new(slot), Seq::new(seq));
         }
-        assert_eq!(row.max_seq(), 20);
-        assert!(!row.is_dead(|slot| if slot == Slot::new(3) { 19 } else { 9 }, 0));
-        assert!(row.is_dead(|slot| if slot == Slot::new(3) { 20 } else { 9 }, 0));
+        assert_eq!(row.max_seq(), Seq::new(20));
+        let expired = |three| move |slot| Seq::new(if slot == Slot::new(3) { three } else { 9 });
+        assert!(!row.is_dead(expired(19), Seq::ZERO));
+        assert!(row.is_dead(expired(20), Seq::ZERO));
     }
 
     #[test]
     fn with_too_many_files_only_the_lowest_expiry_counts() {
         let row = SegmentRow::default();
         for slot in 0..5 {
-            row.note(Slot::new(slot), 20 + u64::from(slot));
+            row.note(Slot::new(slot), Seq::new(20).after(slot.into()));
         }
-        assert!(!row.is_dead(|_| 1000, 23));
-        assert!(row.is_dead(|_| 0, 24));
+        assert!(!row.is_dead(|_| Seq::new(1000), Seq::new(23)));
+        assert!(row.is_dead(|_| Seq::ZERO, Seq::new(24)));
     }
 }

@@ -67,7 +67,7 @@ impl Stamps<'_> {
 #[cfg(all(test, not(shuttle)))]
 mod tests {
     use crate::{Board, Census, LaneIndex, Page, Plan};
-    use holdfast_pool::Slot;
+    use holdfast_pool::{Seq, Slot};
 
     #[test]
     fn a_stamp_stands_until_somebody_changes_the_page() {
@@ -82,7 +82,7 @@ mod tests {
         assert!(locks.lock(LaneIndex::new(1), Slot::new(3), 7 * 4096, 1));
         let count = Census::default();
         let content = crate::Content { lo: 0, hi: 1, source: crate::Source::Log(0) };
-        assert!(board.pages().insert(Slot::new(3), page, content, 1, &count));
+        assert!(board.pages().insert(Slot::new(3), page, content, Seq::new(1), &count));
         locks.unlock(LaneIndex::new(1), Slot::new(3), 7 * 4096, 1);
         assert!(!stamps.stands(Slot::new(3), page, stamp));
         assert_ne!(stamps.get(Slot::new(3), page).unwrap(), stamp);

@@ -6,7 +6,7 @@ use crate::numbers::LaneIndex;
 use crate::requests::RequestState;
 use crate::segments::SegmentState;
 use crate::sync::{Ordering, wake};
-use holdfast_pool::{Segment, Slot};
+use holdfast_pool::{Segment, Seq, Slot};
 
 /// A lane whose owner is dead, as the owner left it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub struct DeadLane {
     /// Slot of the file it was used for last.
     pub slot: Slot,
     /// The seq of the operation that was under way, if one had been drawn.
-    pub seq: Option<u64>,
+    pub seq: Option<Seq>,
     /// The segments it holds: all members of the operation's record are in them.
     pub segments: Vec<Segment>,
 }
@@ -29,7 +29,7 @@ impl Board {
             .filter(|(_, lane)| lane.owner.load(Ordering::SeqCst) == client)
             .map(|(index, lane)| {
                 let seq = lane.seq.load(Ordering::SeqCst);
-                let under_way = seq != 0 && lane.announce.load(Ordering::SeqCst) != 0;
+                let under_way = seq != Seq::ZERO && lane.is_announced();
                 let held = (0..).map(Segment::new).zip(self.segments());
                 DeadLane {
                     index,
@@ -62,8 +62,8 @@ impl Board {
         if let Some(row) = self.files().get(dead.slot.index()) {
             row.unlock_cursor(dead.index);
         }
-        lane.seq.store(0, Ordering::SeqCst);
-        lane.announce.store(0, Ordering::SeqCst);
+        lane.seq.store(Seq::ZERO, Ordering::SeqCst);
+        lane.announce.store(Seq::ZERO, Ordering::SeqCst);
         lane.owner.store(0, Ordering::SeqCst);
         let wanted = &self.header().lanes_wanted.word;
         wanted.store(0, Ordering::SeqCst);

@@ -7,7 +7,9 @@
 
 use std::time::Duration;
 
+use crate::numbers::AtomicGeneration;
 use crate::sync::{AtomicU64, Ordering};
+use holdfast_pool::Generation;
 
 /// A time of a file, with the kernel's precision; 0 when not known. Later times are larger.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -61,7 +63,7 @@ pub struct TimesRow {
     /// the file, odd while the row is being written.
     version: AtomicU64,
     /// Generation of the slot's use.
-    generation: AtomicU64,
+    generation: AtomicGeneration,
     kernel_modified: AtomicU64,
     kernel_changed: AtomicU64,
     modified: AtomicU64,
@@ -146,7 +148,7 @@ impl Account {
 impl TimesRow {
     /// What the row says of this use of its slot; `None` while nothing is known better than by the
     /// kernel.
-    pub fn look(&self, generation: u64) -> Option<Account> {
+    pub fn look(&self, generation: Generation) -> Option<Account> {
         for number in 0..LOOKS_MAX {
             let version = self.version.load(Ordering::SeqCst);
             if version % 2 == BEING_WRITTEN {
@@ -180,7 +182,7 @@ impl TimesRow {
         self.version.store(version + PHASES + phase, Ordering::SeqCst);
     }
 
-    fn set_shown(&self, generation: u64, shown: Times, changes: Changes) {
+    fn set_shown(&self, generation: Generation, shown: Times, changes: Changes) {
         self.generation.store(generation, Ordering::SeqCst);
         self.modified.store(shown.modified.0, Ordering::SeqCst);
         self.changed.store(shown.changed.0, Ordering::SeqCst);
@@ -196,7 +198,7 @@ impl TimesRow {
     /// The keeper is about to change the file, of which programs see `shown` meanwhile and
     /// afterwards. `changes`: as they were before `shown` was made of the kernel's times. One at a
     /// time writes a row.
-    pub fn begin(&self, generation: u64, shown: Times, changes: Changes) {
+    pub fn begin(&self, generation: Generation, shown: Times, changes: Changes) {
         self.write(FILE_IN_HAND, || self.set_shown(generation, shown, changes));
     }
 
@@ -207,7 +209,7 @@ impl TimesRow {
     }
 
     /// The kernel's times are right: `kernel`.
-    pub fn settle(&self, generation: u64, kernel: Times, changes: Changes) {
+    pub fn settle(&self, generation: Generation, kernel: Times, changes: Changes) {
         self.write(AT_REST, || {
             self.set_shown(generation, kernel, changes);
             self.set_kernel(kernel);
@@ -241,16 +243,18 @@ mod tests {
         }
     }
 
+    const USE: Generation = Generation::new(3);
+
     /// A row whose file was written at 100 and drained at 110.
     fn drained() -> (TimesRow, Changes) {
         let row = TimesRow::default();
         let changes = Changes { written_ns: 100, unlogged: 7 };
-        row.settle(3, both(50), Changes { written_ns: 0, unlogged: 7 });
-        let before = row.look(3).unwrap();
+        row.settle(USE, both(50), Changes { written_ns: 0, unlogged: 7 });
+        let before = row.look(USE).unwrap();
         let shown = before.times(both(50), changes);
         assert_eq!(shown, both(100), "a write that nobody brought to the kernel yet");
-        row.begin(3, shown, changes);
-        assert_eq!(row.look(3).unwrap().times(both(105), changes), both(100), "in the middle of it");
+        row.begin(USE, shown, changes);
+        assert_eq!(row.look(USE).unwrap().times(both(105), changes), both(100), "in the middle of it");
         row.end(both(110));
         (row, changes)
     }
@@ -258,7 +262,7 @@ mod tests {
     #[test]
     fn a_drain_moves_no_time_and_others_do() {
         let (row, changes) = drained();
-        let account = row.look(3).unwrap();
+        let account = row.look(USE).unwrap();
         assert_eq!(account.times(both(110), changes), both(100));
         assert_eq!(account.owes(), Some(at(100)));
         // A later write, known to the log alone.
@@ -273,7 +277,7 @@ mod tests {
         // In the kernel's same tick.
         let seen = Times { modified: at(100), changed: at(110) };
         assert_eq!(account.times(both(110), Changes { unlogged: 8, ..changes }), seen);
-        assert!(row.look(4).is_none(), "another use of the slot");
+        assert!(row.look(USE.next()).is_none(), "another use of the slot");
     }
 
     #[test]
@@ -281,7 +285,7 @@ mod tests {
         let (row, changes) = drained();
         for explicit in [20, 5000] {
             let kernel = Times { modified: at(explicit), changed: at(130) };
-            let account = row.look(3).unwrap();
+            let account = row.look(USE).unwrap();
             assert_eq!(account.times(kernel, changes), kernel);
             // Written before it, and after it, and not drained yet.
             assert_eq!(account.times(kernel, Changes { written_ns: 120, ..changes }), kernel);
@@ -289,8 +293,8 @@ mod tests {
         }
         // Of a program's own call more is known: the clock of writes lags by a tick.
         let kernel = Times { modified: at(20), changed: at(133) };
-        row.settle(3, kernel, changes);
-        let account = row.look(3).unwrap();
+        row.settle(USE, kernel, changes);
+        let account = row.look(USE).unwrap();
         assert_eq!(account.times(kernel, changes), kernel);
         assert_eq!(account.times(kernel, Changes { written_ns: 132, ..changes }), both(133));
         assert_eq!(account.owes(), None);
@@ -310,7 +314,7 @@ mod tests {
             while !is_written.load(Ordering::SeqCst) {
                 std::thread::yield_now();
             }
-            assert_eq!(row.look(3).expect("known").times(both(110), changes), both(100));
+            assert_eq!(row.look(USE).expect("known").times(both(110), changes), both(100));
         });
     }
 
@@ -318,6 +322,6 @@ mod tests {
     fn what_a_dead_keeper_left_half_written_is_not_believed() {
         let (row, _) = drained();
         row.version.store(row.version.load(Ordering::SeqCst) + BEING_WRITTEN, Ordering::SeqCst);
-        assert!(row.look(3).is_none());
+        assert!(row.look(USE).is_none());
     }
 }

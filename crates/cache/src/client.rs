@@ -11,7 +11,7 @@ use holdfast_board::BoardError;
 use holdfast_board::{Board, Epoch, FileRow, LEASES_FILES, LedgerRow, TAKER_ID};
 use holdfast_canary::{Canary, on};
 use holdfast_media::{Mapping, Nvm};
-use holdfast_pool::{Layout, Slot};
+use holdfast_pool::{Layout, Seq, Slot};
 #[cfg(not(shuttle))]
 use rustix::fd::BorrowedFd;
 
@@ -235,7 +235,7 @@ impl<N: Nvm> Client<N> {
     }
 
     /// The highest seq that was drawn for a file.
-    pub fn newest_seq(&self, file: FileRef) -> u64 {
+    pub fn newest_seq(&self, file: FileRef) -> Seq {
         self.row(file).newest_seq.load(Ordering::SeqCst)
     }
 

@@ -4,7 +4,7 @@
 //! It must never ask or change anything.
 
 use holdfast_board::FileState;
-use holdfast_pool::Slot;
+use holdfast_pool::{Generation, Slot};
 
 /// A cached place of a file in the board. Every use verifies it, so an old one does no harm
 /// (history 20).
@@ -13,7 +13,7 @@ pub struct FileRef {
     /// Row and slot.
     pub slot: Slot,
     /// Generation of their use.
-    pub generation: u64,
+    pub generation: Generation,
 }
 
 /// How a descriptor came to be.

@@ -7,7 +7,7 @@ mod room;
 use crate::stop::NoRoom;
 use crate::stop::Stop;
 use core::sync::atomic::Ordering;
-use holdfast_pool::Segment;
+use holdfast_pool::{Segment, Seq};
 
 #[cfg(shuttle)]
 use holdfast_board::model::{Mutation, mutated};
@@ -51,7 +51,7 @@ pub struct Lane<'a, N: Nvm> {
     more_used: usize,
     /// A seq drawn too early, on purpose.
     #[cfg(shuttle)]
-    early: core::cell::Cell<Option<u64>>,
+    early: core::cell::Cell<Option<Seq>>,
     /// Media offset of the payload of the record written last.
     payload_offset: u64,
     /// When it was written, in nanoseconds since 1970.
@@ -190,7 +190,7 @@ impl<N: Nvm> Lane<'_, N> {
         let row = self.client.row(file);
         #[cfg(shuttle)]
         if mutated(Mutation::DrawBeforeAnnouncing) {
-            self.early.set(Some(self.client.board.header().counter.add(1)));
+            self.early.set(Some(self.client.board.header().counter.draw_seq()));
         }
         #[cfg(not(shuttle))]
         self.client.board.prefetch_counter();
@@ -201,7 +201,7 @@ impl<N: Nvm> Lane<'_, N> {
             // Only the announcement is a full barrier: whoever sees it sees the slot.
             self.row.slot.store(file.slot.number(), Ordering::Release);
             let above = if on(Canary::AnnouncedTooHigh) { 1 << 20 } else { 1 };
-            self.row.announce.store(self.client.board.header().counter.get() + above, Ordering::SeqCst);
+            self.row.announce.store(self.client.board.header().counter.peek().after(above), Ordering::SeqCst);
             let kept_out = !exclusive && row.is_exclusive() && !on(Canary::WritersStayIn);
             #[cfg(shuttle)]
             let kept_out =
@@ -227,7 +227,7 @@ impl<N: Nvm> Lane<'_, N> {
 
     /// Ends the announcement. What was done under it is visible to whoever sees its end.
     pub(crate) fn leave(&self) {
-        self.row.announce.store(0, Ordering::Release);
+        self.row.announce.store(Seq::ZERO, Ordering::Release);
     }
 
     /// Locks the pages of a range, noting first what may be held.
@@ -266,7 +266,7 @@ impl<N: Nvm> Lane<'_, N> {
         offset: u64,
         bytes: u64,
         parts: &[Bytes<'_>],
-    ) -> Result<u64, Errno> {
+    ) -> Result<Seq, Errno> {
         if !self.has_room(bytes) && !on(Canary::RoomUnchecked) {
             return Err(Errno::EIO);
         }
@@ -274,7 +274,7 @@ impl<N: Nvm> Lane<'_, N> {
     }
 
     /// Logs a resize, which the kernel's call follows.
-    pub(crate) fn append_called(&mut self, file: FileRef, kind: Kind, offset: u64, extent: u64) -> u64 {
+    pub(crate) fn append_called(&mut self, file: FileRef, kind: Kind, offset: u64, extent: u64) -> Seq {
         self.append_as(file, (kind, !self.tells_calls), (offset, extent), &[])
     }
 
@@ -292,7 +292,7 @@ impl<N: Nvm> Lane<'_, N> {
         file_offset: u64,
         extent: u64,
         parts: &[Bytes<'_>],
-    ) -> u64 {
+    ) -> Seq {
         self.append_as(file, (kind, false), (file_offset, extent), parts)
     }
 
@@ -304,12 +304,12 @@ impl<N: Nvm> Lane<'_, N> {
         (kind, is_called): (Kind, bool),
         (file_offset, extent): (u64, u64),
         parts: &[Bytes<'_>],
-    ) -> u64 {
+    ) -> Seq {
         let header = self.client.board.header();
         #[cfg(shuttle)]
-        let seq = self.early.take().unwrap_or_else(|| header.counter.add(1));
+        let seq = self.early.take().unwrap_or_else(|| header.counter.draw_seq());
         #[cfg(not(shuttle))]
-        let seq = header.counter.add(1);
+        let seq = header.counter.draw_seq();
         self.row.seq.store(seq, Ordering::Release);
         self.client.row(file).newest_seq.fetch_max(seq, Ordering::SeqCst);
         header.wake_idle_expirer();
@@ -352,11 +352,11 @@ impl<N: Nvm> Lane<'_, N> {
 
     /// Makes only the first `kept` bytes of the record `seq` count, durably, before the program
     /// hears of it (history 6).
-    pub(crate) fn cancel(&mut self, file: FileRef, seq: u64, kept: u64) {
+    pub(crate) fn cancel(&mut self, file: FileRef, seq: Seq, kept: u64) {
         if on(Canary::NoCancel) {
             return;
         }
-        self.write_behind_last(file, Kind::Cancel, seq, kept);
+        self.write_behind_last(file, Kind::Cancel, seq.get(), kept);
         if !on(Canary::CancelUnfenced) {
             self.client.nvm.fence();
         }
@@ -372,7 +372,7 @@ impl<N: Nvm> Lane<'_, N> {
 
     /// Writes a record without bytes into the room that every operation leaves behind its last one.
     fn write_behind_last(&mut self, file: FileRef, kind: Kind, file_offset: u64, extent: u64) {
-        let seq = self.client.board.header().counter.add(1);
+        let seq = self.client.board.header().counter.draw_seq();
         self.client.row(file).newest_seq.fetch_max(seq, Ordering::SeqCst);
         let draft = Draft {
             kind,
@@ -421,7 +421,7 @@ impl<N: Nvm> Lane<'_, N> {
         }
         // Before the locks open: from here on a dead owner's write must not be rolled forward any
         // more, or it would land on top of what somebody else writes to these pages (history 15).
-        self.row.seq.store(0, Ordering::Release);
+        self.row.seq.store(Seq::ZERO, Ordering::Release);
         self.unlock_pages(file);
         self.client.row(file).unlock_cursor(self.index);
         self.leave();

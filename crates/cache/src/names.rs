@@ -248,7 +248,7 @@ impl<N: Nvm> Client<N> {
         }
         let row = self.row(file);
         // All of it must be in the log: the keeper knows what else.
-        let is_whole = row.expired_seq.load(Ordering::SeqCst) == file.generation && !row.is_blank();
+        let is_whole = row.expired_seq.load(Ordering::SeqCst) == file.generation.seq() && !row.is_blank();
         if !is_whole || !self.is_managed(file) {
             return Ok(None);
         }
@@ -374,8 +374,7 @@ impl<N: Nvm> Client<N> {
 
     /// Whether the log has records of the file that its disk does not have yet.
     pub fn has_live(&self, file: FileRef) -> bool {
-        let row = self.row(file);
-        row.newest_seq.load(Ordering::SeqCst) > row.expired_seq.load(Ordering::SeqCst)
+        self.row(file).has_live_records()
     }
 
     /// `held`: the caller keeps the file's writers out.

@@ -6,7 +6,7 @@
 //! library's.
 
 use holdfast_board::{AnswerWords, Epoch, RequestWords};
-use holdfast_pool::Slot;
+use holdfast_pool::{Generation, Slot};
 
 use crate::errno::Errno;
 use crate::file::Inode;
@@ -242,7 +242,7 @@ impl Request {
             }
             Self::File(file, request) => {
                 let (kind, [first, second]) = request.encode();
-                (kind, [u64::from(file.slot), file.generation, first, second])
+                (kind, [u64::from(file.slot), file.generation.get(), first, second])
             }
             Self::SyncDirectory { fd, really } => {
                 (kind::SYNC_DIRECTORY, [from_fd(fd), u64::from(really), 0, 0])
@@ -295,7 +295,7 @@ impl Request {
             }
             kind::FOLLOW => Self::Follow { device: first },
             _ => {
-                let file = FileRef { slot: Slot::from_u64(first)?, generation: second };
+                let file = FileRef { slot: Slot::from_u64(first)?, generation: Generation::new(second) };
                 Self::File(file, FileRequest::read(kind, third, fourth)?)
             }
         })
@@ -359,7 +359,7 @@ impl Answer {
     pub fn encode(answer: Result<Self, Refusal>) -> AnswerWords {
         let (kind, reply) = match answer {
             Ok(Self::Done) => (0, [0; 2]),
-            Ok(Self::Place(file)) => (1, [u64::from(file.slot), file.generation]),
+            Ok(Self::Place(file)) => (1, [u64::from(file.slot), file.generation.get()]),
             Ok(Self::Logged { is_held, was_created }) => (2, [u64::from(is_held), u64::from(was_created)]),
             Ok(Self::News(is_news)) => (3, [u64::from(is_news), 0]),
             Ok(Self::Room(is_free)) => (4, [u64::from(is_free), 0]),
@@ -387,7 +387,9 @@ impl Answer {
     fn read(AnswerWords { kind, reply: [first, second] }: AnswerWords) -> Option<Result<Self, Refusal>> {
         Some(match kind {
             0 => Ok(Self::Done),
-            1 => Ok(Self::Place(FileRef { slot: Slot::from_u64(first)?, generation: second })),
+            1 => {
+                Ok(Self::Place(FileRef { slot: Slot::from_u64(first)?, generation: Generation::new(second) }))
+            }
             2 => Ok(Self::Logged { is_held: to_bool(first)?, was_created: to_bool(second)? }),
             3 => Ok(Self::News(to_bool(first)?)),
             4 => Ok(Self::Room(to_bool(first)?)),

@@ -5,9 +5,9 @@ use super::*;
 const WORDS: [u64; 9] = [0, 1, 2, 3, 20, 21, u32::MAX as u64, 1 << 32, u64::MAX];
 
 fn files() -> impl Iterator<Item = FileRef> {
-    [0, 1, u32::MAX]
-        .into_iter()
-        .flat_map(|slot| WORDS.map(|generation| FileRef { slot: Slot::new(slot), generation }))
+    [0, 1, u32::MAX].into_iter().flat_map(|slot| {
+        WORDS.map(|word| FileRef { slot: Slot::new(slot), generation: Generation::new(word) })
+    })
 }
 
 fn of_file() -> Vec<FileRequest> {

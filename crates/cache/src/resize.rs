@@ -205,7 +205,7 @@ impl<N: Nvm> Client<N> {
             Err(errno)
         } else if self.is_current(file) && row.state().keeps_up() {
             // With the writers out, a file without live records has none until the call is over.
-            let has_records = row.newest_seq.load(Ordering::SeqCst) > row.expired_seq.load(Ordering::SeqCst);
+            let has_records = row.has_live_records();
             let settles = has_records && !on(Canary::AroundUnsettled);
             let settled = if settles { self.settle(file, true) } else { Ok(()) };
             settled.and_then(|()| {

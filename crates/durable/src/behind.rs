@@ -8,7 +8,7 @@ use holdfast_board::{NO_SIZE, ROW_MEDIA_BYTES_MAX, Way};
 use holdfast_canary::{Canary, on};
 use holdfast_disk::{Disk, DiskFile};
 use holdfast_media::Nvm;
-use holdfast_pool::Slot;
+use holdfast_pool::{Seq, Slot};
 
 use super::file::ManagedFile;
 use super::state::{Durable, KEEPER_ID};
@@ -62,7 +62,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// As `leave_behind`, when a sync follows: the disk is at work meanwhile.
     pub(super) fn leave_behind_for_disk(&self, file: &ManagedFile<D::File>) -> io::Result<()> {
         if self.board.row(file.slot).state().lags() {
-            self.drain(file, u64::MAX, Pace::Full).inspect_err(|error| self.drain_failed(file, error))?;
+            self.drain(file, Seq::MAX, Pace::Full).inspect_err(|error| self.drain_failed(file, error))?;
         }
         self.leave_behind(file, false)
     }

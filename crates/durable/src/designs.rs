@@ -3,6 +3,7 @@
 //! What a design does here decides nothing on durability: it brings bytes to the page cache, and
 //! whoever asked for that syncs and expires.
 
+use holdfast_pool::Seq;
 use std::io;
 
 use holdfast_board::{DeadLane, FileRow, Way};
@@ -29,7 +30,7 @@ impl Upkeep for Through {
     fn drain<N: Nvm, D: Disk, U: Upkeeps>(
         _: &Durable<N, D, U>,
         _: &ManagedFile<D::File>,
-        _: u64,
+        _: Seq,
         _: Pace,
     ) -> io::Result<Option<D::File>> {
         Ok(None)
@@ -54,7 +55,7 @@ impl Upkeep for Behind {
     fn drain<N: Nvm, D: Disk, U: Upkeeps>(
         durable: &Durable<N, D, U>,
         file: &ManagedFile<D::File>,
-        seq: u64,
+        seq: Seq,
         pace: Pace,
     ) -> io::Result<Option<D::File>> {
         durable.drain_rows(file, seq, pace)
@@ -72,7 +73,7 @@ impl Upkeep for Behind {
     fn finish<N: Nvm, D: Disk, U: Upkeeps>(
         durable: &Durable<N, D, U>,
         dead: &DeadLane,
-        seq: u64,
+        seq: Seq,
         row: &FileRow,
     ) -> bool {
         row.state().lags() && durable.finish_in_rows(dead, seq, row)

@@ -5,7 +5,7 @@
 //! here waits for a client. Rows with bytes of records up to S go together, neighbours in one
 //! write; `sync_file` computes S, drains, and syncs.
 
-use holdfast_pool::Slot;
+use holdfast_pool::{Seq, Slot};
 use std::io;
 use std::sync::atomic::Ordering;
 
@@ -35,7 +35,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     pub(super) fn drain_rows(
         &self,
         file: &ManagedFile<D::File>,
-        seq: u64,
+        seq: Seq,
         pace: Pace,
     ) -> io::Result<Option<D::File>> {
         let Some(_draining) = self.begin_drain(file) else { return Ok(None) };
@@ -66,7 +66,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             let Some(_draining) = self.begin_drain(&file) else { continue };
             let pages: Vec<Page> = of_file.iter().map(|of_file| of_file.page).collect();
             let _ = self
-                .drain_pages(&file, &pages, u64::MAX, pace)
+                .drain_pages(&file, &pages, Seq::MAX, pace)
                 .inspect_err(|error| self.drain_failed(&file, error));
             done(&file);
         }
@@ -77,7 +77,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         &self,
         file: &ManagedFile<D::File>,
         pages: &[Page],
-        seq: u64,
+        seq: Seq,
         pace: Pace,
     ) -> io::Result<Option<D::File>> {
         if pages.is_empty() {
@@ -123,13 +123,13 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     }
 
     /// Whether a page has bytes from records up to `seq`, as far as can be seen without its lock.
-    fn is_due(&self, slot: Slot, page: Page, seq: u64) -> bool {
+    fn is_due(&self, slot: Slot, page: Page, seq: Seq) -> bool {
         self.board.pages().find(slot, page).is_some_and(|row| row.oldest_seq <= seq)
     }
 
     /// Pages of a file with bytes from records up to `seq`, in order. Pages entered since are not
     /// among them.
-    fn pages_to_drain(&self, file: &ManagedFile<D::File>, seq: u64) -> Vec<Page> {
+    fn pages_to_drain(&self, file: &ManagedFile<D::File>, seq: Seq) -> Vec<Page> {
         let row = self.board.row(file.slot);
         let table = self.board.pages();
         let mut pages = Vec::new();
@@ -159,7 +159,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         &self,
         (target, file): (&D::File, &ManagedFile<D::File>),
         piece: &[Page],
-        seq: u64,
+        seq: Seq,
         buffer: &mut Vec<u8>,
         summed: &mut Summed,
     ) -> io::Result<()> {
@@ -248,14 +248,14 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         }
         let (mut buffer, mut summed) = (Vec::new(), Summed::default());
         for piece in pages.chunks(PIECE_PAGES as usize) {
-            self.drain_piece((target, file), piece, u64::MAX, &mut buffer, &mut summed)?;
+            self.drain_piece((target, file), piece, Seq::MAX, &mut buffer, &mut summed)?;
         }
         Ok(())
     }
 
     /// Drains all of a file whose writers are kept out.
     pub fn drain_all(&self, file: &ManagedFile<D::File>) -> io::Result<()> {
-        let target = self.drain(file, u64::MAX, Pace::Shown)?;
+        let target = self.drain(file, Seq::MAX, Pace::Shown)?;
         // A client that died between counting a row and entering it left the count too high. A
         // drain beside this one may have taken its last row out, and be about to count that.
         let is_last = !file.is_draining() && self.is_current(file);

@@ -12,7 +12,7 @@ use std::time::Instant;
 use holdfast_cache::FileRef;
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
-use holdfast_pool::MARK_CREATED;
+use holdfast_pool::{MARK_CREATED, Seq};
 
 use super::file::{GONE, IDLE_FILE, ManagedFile};
 use super::state::Durable;
@@ -26,7 +26,7 @@ const SYNCFS_FILES_MIN: usize = 32;
 
 /// A file that is due, by its place, so that one which is removed meanwhile is not kept from being
 /// let go of, and the seq up to which its records are.
-type Chosen = (FileRef, u64);
+type Chosen = (FileRef, Seq);
 /// A file with what its sync covered.
 type Covered = (FileRef, Synced);
 
@@ -34,7 +34,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// Settles every dirty file, makes names durable, gives back slots of removed files and frees
     /// dead segments. False when something could not be brought to disk.
     pub fn expire_all(&self) -> bool {
-        let clean = self.expire_due(&|_| Some(u64::MAX), Pace::Full);
+        let clean = self.expire_due(&|_| Some(Seq::MAX), Pace::Full);
         self.note_round();
         clean
     }
@@ -47,7 +47,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
 
     /// As `expire_all`, for the files and the records up to the seqs that `due` says. Nothing else
     /// but their bytes waits: names are made durable and removed files given back in every round.
-    pub fn expire_due(&self, due: &dyn Fn(&ManagedFile<D::File>) -> Option<u64>, pace: Pace) -> bool {
+    pub fn expire_due(&self, due: &dyn Fn(&ManagedFile<D::File>) -> Option<Seq>, pace: Pace) -> bool {
         self.beat();
         self.follow_names();
         self.let_go_removed();
@@ -149,7 +149,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         if self.managed().is_empty() && locked(&self.removing).is_empty() && !self.has_graves() {
             return;
         }
-        self.expire_due(&|file| (!self.is_in_use(file)).then_some(u64::MAX), Pace::Full);
+        self.expire_due(&|file| (!self.is_in_use(file)).then_some(Seq::MAX), Pace::Full);
         for file in self.managed() {
             let row = self.board.row(file.slot);
             // What it held before the log stood for it.

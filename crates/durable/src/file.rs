@@ -1,6 +1,6 @@
 //! A file with a slot of its own, as the keeper knows it.
 
-use holdfast_pool::Slot;
+use holdfast_pool::{Generation, Slot};
 use std::collections::HashSet;
 use std::io;
 use std::ops::Deref;
@@ -30,7 +30,7 @@ pub struct ManagedFile<F> {
     /// Its slot.
     pub slot: Slot,
     /// Generation of the slot's use.
-    pub generation: u64,
+    pub generation: Generation,
     /// Its device.
     pub dev: u64,
     /// Its inode number, which no other file gets while we hold it.

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 
-use holdfast_pool::{Home, Segment, Slot};
+use holdfast_pool::{Generation, Home, Segment, Seq, Slot};
 
 use super::turn::Turn;
 
@@ -15,7 +15,7 @@ pub(super) struct Spill<F> {
     pub(super) home: Home,
     pub(super) frames: Mutex<Vec<FrameRow>>,
     /// Segments that cannot be spilled, with the generation in which that was found.
-    pub(super) unfit: Mutex<HashMap<Segment, u64>>,
+    pub(super) unfit: Mutex<HashMap<Segment, Generation>>,
     /// Segments that passes have in hand.
     pub(super) in_hand: Mutex<HashSet<Segment>>,
     /// One sync at a time: whoever takes the kernel's only notice of a failure has said so before
@@ -31,7 +31,7 @@ pub(super) enum FrameRow {
     /// A pass writes to it.
     Taken,
     /// The highest seq of each slot with records in it, cancels included.
-    Held(Vec<(Slot, u64)>),
+    Held(Vec<(Slot, Seq)>),
     /// Recovery left records of set-aside files in it.
     Pinned,
 }

@@ -3,7 +3,7 @@
 
 use holdfast_board::{Board, PAGE_BYTES};
 use holdfast_log::Tail;
-use holdfast_pool::{Layout, Segment};
+use holdfast_pool::{Layout, Segment, Seq};
 
 /// A segment that was not worth emptying is looked at again after this part of the pool was
 /// written.
@@ -24,11 +24,11 @@ pub(super) struct Reclaimer {
 #[derive(Clone, Copy, Default)]
 struct VainLook {
     /// Its use, as told by its highest seq.
-    max_seq: u64,
+    max_seq: Seq,
     /// What had to be copied.
     live_bytes: u64,
     /// It is looked at again when the counter has come so far.
-    again_seq: u64,
+    again_seq: Seq,
 }
 
 impl Reclaimer {
@@ -38,7 +38,7 @@ impl Reclaimer {
         self.vain.get(segment.index()).is_none_or(|look| {
             look.max_seq != max_seq
                 || look.live_bytes <= copy_bytes_max
-                || look.again_seq <= board.header().counter.get()
+                || look.again_seq <= board.header().counter.peek()
         })
     }
 
@@ -55,7 +55,7 @@ impl Reclaimer {
         self.vain[segment.index()] = VainLook {
             max_seq: board.segments()[segment.index()].max_seq(),
             live_bytes,
-            again_seq: board.header().counter.get() + pages / LOOK_AGAIN_FRACTION,
+            again_seq: board.header().counter.peek().after(pages / LOOK_AGAIN_FRACTION),
         };
     }
 }

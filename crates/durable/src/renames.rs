@@ -69,7 +69,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             && meta.marks & (MARK_CREATED | MARK_CONFLICT | MARK_VOID) == MARK_CREATED
             && meta.names_unsynced == 1
             && meta.unlinking.is_none()
-            && row.expired_seq.load(Ordering::SeqCst) == file.generation
+            && row.expired_seq.load(Ordering::SeqCst) == file.generation.seq()
             && !row.is_blank()
     }
 

@@ -10,7 +10,7 @@ use holdfast_cache::behind::{Payload, finish};
 use holdfast_canary::{Canary, on};
 use holdfast_log::{Kind, RECORD_HEADER_BYTES, Stop, sum_segment, whole_write};
 use holdfast_media::Nvm;
-use holdfast_pool::{Segment, SegmentUse, Superblock, seal_segment};
+use holdfast_pool::{Segment, SegmentUse, Seq, Superblock, seal_segment};
 
 use super::rewrite::{persist, roll_forward};
 use super::state::Durable;
@@ -60,7 +60,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         let (Some(generation), Stop::Full | Stop::Tail) = (scan.generation, scan.stop) else { return };
         self.nvm.flush(layout.segment_offset(segment), u64::from(scan.end));
         self.nvm.fence();
-        let below = self.board.header().counter.get() + 1;
+        let below = self.board.header().counter.peek().next();
         seal_segment(&self.nvm, layout, uuid, SegmentUse { segment, generation }, scan.end, below);
     }
 
@@ -101,7 +101,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// entered now, for which no disk is needed, so that none can refuse it and leave readers half
     /// of a write. What was none for page rows goes to the page cache, in one call, behind what the
     /// rows of its range had.
-    fn finish_operation(&self, dead: &DeadLane, seq: u64) {
+    fn finish_operation(&self, dead: &DeadLane, seq: Seq) {
         let slot = dead.slot;
         let Some(row) = self.board.files().get(slot.index()) else { return };
         // It may have died in a truncation.
@@ -124,7 +124,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     }
 
     /// Enters the pages of a dead client's record that it did not live to enter.
-    pub(super) fn finish_in_rows(&self, dead: &DeadLane, seq: u64, row: &FileRow) -> bool {
+    pub(super) fn finish_in_rows(&self, dead: &DeadLane, seq: Seq, row: &FileRow) -> bool {
         let layout = &self.superblock.layout;
         let mut media_offset = 0;
         let members = whole_write(&self.nvm, layout, &self.superblock.uuid, &dead.segments, seq, |record| {
@@ -153,7 +153,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         true
     }
 
-    fn roll_forward_dead(&self, dead: &DeadLane, seq: u64, row: &FileRow) {
+    fn roll_forward_dead(&self, dead: &DeadLane, seq: Seq, row: &FileRow) {
         let slot = dead.slot;
         let Some(file) = self.file_now(slot) else { return };
         let lane = &self.board.lanes()[dead.index.index()];

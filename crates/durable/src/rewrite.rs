@@ -14,7 +14,7 @@ use holdfast_canary::{Canary, on};
 use holdfast_disk::{Disk, DiskFile};
 use holdfast_log::{Header, Kind, Record, headers_in_gap, record_bytes, survey, whole_write};
 use holdfast_media::Nvm;
-use holdfast_pool::{Segment, SegmentUse, Slots, Superblock, segment_generation};
+use holdfast_pool::{Segment, SegmentUse, Seq, Slots, Superblock, segment_generation};
 
 /// How often a segment is read again in which something seems to be missing: a client may just be
 /// writing there.
@@ -29,10 +29,10 @@ struct Found {
 /// The records of one use of a slot that have not expired, and the cancels among them.
 pub struct LiveRecords {
     place: FileRef,
-    expired_seq: u64,
+    expired_seq: Seq,
     found: Vec<Found>,
     /// Cancelled seqs, and the bytes that stay valid.
-    cancels: Vec<(u64, u64)>,
+    cancels: Vec<(Seq, u64)>,
 }
 
 impl LiveRecords {
@@ -40,7 +40,7 @@ impl LiveRecords {
     /// of them is damaged, or may be.
     pub fn of_segments(nvm: &impl Nvm, superblock: &Superblock, place: FileRef) -> io::Result<Self> {
         let layout = &superblock.layout;
-        let expired_seq = Slots { nvm, layout }.expired_seq(place.slot).unwrap_or(0);
+        let expired_seq = Slots { nvm, layout }.expired_seq(place.slot).unwrap_or_default();
         let mut live = Self { place, expired_seq, found: Vec::new(), cancels: Vec::new() };
         let mut buffer = Vec::new();
         for segment in layout.segments() {
@@ -83,9 +83,9 @@ impl LiveRecords {
     fn visit(&mut self, record: &Record<'_>) {
         let header = record.header;
         if place_of(&header) == self.place && header.seq > self.expired_seq {
-            match header.kind {
-                Kind::Cancel => self.cancels.push((header.file_offset, header.extent)),
-                _ => self.found.push(Found { header, payload: record.payload.to_vec() }),
+            match header.cancels() {
+                Some(seq) => self.cancels.push((seq, header.extent)),
+                None => self.found.push(Found { header, payload: record.payload.to_vec() }),
             }
         }
     }
@@ -166,7 +166,7 @@ pub(super) fn roll_forward<F: DiskFile>(
     nvm: &impl Nvm,
     superblock: &Superblock,
     segments: &[Segment],
-    seq: u64,
+    seq: Seq,
     place: FileRef,
     open: &mut dyn FnMut() -> io::Result<F>,
 ) -> io::Result<Option<Header>> {

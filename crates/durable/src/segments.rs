@@ -3,7 +3,7 @@
 use holdfast_board::SegmentState;
 use holdfast_disk::Disk;
 use holdfast_media::Nvm;
-use holdfast_pool::Segment;
+use holdfast_pool::{Segment, Seq};
 
 use super::state::Durable;
 use super::upkeep::Upkeeps;
@@ -17,7 +17,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// The sealed segments, by their highest seq.
     pub(super) fn sealed_by_age(&self) -> Vec<Segment> {
         let rows = (0..).map(Segment::new).zip(self.board.segments());
-        let mut sealed: Vec<(u64, Segment)> = rows
+        let mut sealed: Vec<(Seq, Segment)> = rows
             .filter(|(_, row)| row.state() == SegmentState::Sealed)
             .map(|(segment, row)| (row.max_seq(), segment))
             .collect();
@@ -26,7 +26,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     }
 
     /// The highest seq in the older half, or whatever part, of the sealed segments.
-    pub fn seq_of_oldest(&self, segments: usize) -> Option<u64> {
+    pub fn seq_of_oldest(&self, segments: usize) -> Option<Seq> {
         let sealed = self.sealed_by_age();
         let last = sealed.get(segments.min(sealed.len()).checked_sub(1)?)?;
         Some(self.board.segments()[last.index()].max_seq())

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use holdfast_board::pause;
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
-use holdfast_pool::MARK_CREATED;
+use holdfast_pool::{MARK_CREATED, Seq};
 
 use super::file::ManagedFile;
 use super::state::Durable;
@@ -30,7 +30,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// records.
     pub fn settle(&self, file: &ManagedFile<D::File>, writers: Writers) -> io::Result<()> {
         loop {
-            let synced = self.sync_file(file, writers, u64::MAX, Pace::Full)?;
+            let synced = self.sync_file(file, writers, Seq::MAX, Pace::Full)?;
             if file.meta().marks & MARK_CREATED != 0 && !on(Canary::CreatedExpiresEarly) {
                 let (directories, names) = {
                     let meta = file.meta();
@@ -63,7 +63,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         &self,
         file: &ManagedFile<D::File>,
         writers: Writers,
-        seq_max: u64,
+        seq_max: Seq,
         pace: Pace,
     ) -> io::Result<Synced> {
         let mut seq_max = seq_max;
@@ -78,7 +78,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             // that.
             let locks = writers != Writers::KeptOut && self.must_rewrite(file)?;
             if locks && !self.try_hold(file)? {
-                return Ok(Synced::of(0));
+                return Ok(Synced::of(Seq::ZERO));
             }
             let writers = if locks { Writers::KeptOut } else { writers };
             let synced = self.sync_in_turn(file, writers, seq_max);
@@ -117,7 +117,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         &self,
         file: &ManagedFile<D::File>,
         writers: Writers,
-        seq_max: u64,
+        seq_max: Seq,
     ) -> io::Result<Option<Synced>> {
         let row = self.board.row(file.slot);
         let _turn = (!on(Canary::SyncsTogether)).then(|| file.syncing.take());
@@ -151,7 +151,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         self.beat();
         let done = description.sync().inspect_err(|error| self.sync_failed(file, error));
         self.note_own_sync(file.dev, &description);
-        let all = on(Canary::SettledAfterSync) || on(Canary::PartTakenForWhole) && seq_max != u64::MAX;
+        let all = on(Canary::SettledAfterSync) || on(Canary::PartTakenForWhole) && seq_max != Seq::MAX;
         let settled = if all { self.board.settled_seq(file.slot) } else { settled };
         done.or_else(|error| if on(Canary::SyncErrorIgnored) { Ok(()) } else { Err(error) })?;
         let told =
@@ -262,7 +262,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         self.syncs.fetch_add(1, Ordering::Relaxed);
         let slot = self.board.find(device, ino);
         if let Some(file) = slot.and_then(|slot| self.file_now(slot)) {
-            return self.sync_file(&file, Writers::MayBeIn, u64::MAX, Pace::Full).map(drop);
+            return self.sync_file(&file, Writers::MayBeIn, Seq::MAX, Pace::Full).map(drop);
         }
         let found = self.disk.find(path.as_os_str().as_bytes())?;
         let stat = found.stat()?;

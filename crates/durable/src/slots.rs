@@ -47,7 +47,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         let count = self.superblock.layout.slot_count;
         let slot = (0..count).map(|step| Slot::new((start + step) % count)).find(|&slot| !taken(slot))?;
         self.slot_hint.store((slot.number() + 1) % count, Ordering::Relaxed);
-        Some(FileRef { slot, generation: self.board.header().counter.add(1) })
+        Some(FileRef { slot, generation: self.board.header().counter.draw_generation() })
     }
 
     /// Whether a slot is a file's, or is kept for what it says.
@@ -131,8 +131,8 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         row.dev.store(stat.dev, Ordering::Relaxed);
         row.ino.store(stat.ino, Ordering::Relaxed);
         row.set_blank(newcomer.noted.filter(|_| created));
-        row.newest_seq.store(generation, Ordering::Relaxed);
-        row.expired_seq.store(generation, Ordering::Relaxed);
+        row.newest_seq.store(generation.seq(), Ordering::Relaxed);
+        row.expired_seq.store(generation.seq(), Ordering::Relaxed);
         row.size_hint.store(if stat.size < NO_SIZE { stat.size } else { NO_SIZE }, Ordering::Relaxed);
         // Bytes from before us may be unsynced, unless there were none.
         row.clear_syncs(!created);
@@ -309,7 +309,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         if self.set_aside.is_empty() && unpinned {
             // Nobody looks at them after a clean close.
             self.clear_frames();
-            self.words().set_counter_clean(self.board.header().counter.get());
+            self.words().set_counter_clean(self.board.header().counter.peek());
         }
     }
 }

@@ -17,7 +17,9 @@ use holdfast_board::{FilePage, SegmentState, Source, pieces};
 use holdfast_canary::{Canary, on};
 use holdfast_log::{Kind, Stop, sum_segment};
 use holdfast_media::{Bytes, Nvm};
-use holdfast_pool::{Frame, SEGMENT_HEADER_BYTES, Segment, Slot, Superblock, segment_generation};
+use holdfast_pool::{
+    Frame, Generation, SEGMENT_HEADER_BYTES, Segment, Seq, Slot, Superblock, segment_generation,
+};
 
 use super::frames::{FrameRow, Spill};
 use super::state::Durable;
@@ -55,9 +57,9 @@ const RUN_PAGES_MIN: usize = 8;
 struct Passage {
     segment: Segment,
     frame: u32,
-    generation: u64,
+    generation: Generation,
     end: u32,
-    seqs: Vec<(Slot, u64)>,
+    seqs: Vec<(Slot, Seq)>,
     /// Pages that its writes have bytes of.
     pages: Vec<FilePage>,
 }
@@ -215,7 +217,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         let Superblock { layout, uuid, .. } = &self.superblock;
         let pages = &mut passage.pages;
         let scan = sum_segment(&self.nvm, layout, uuid, passage.segment, |header| {
-            let seq = seqs.entry(header.slot).or_insert(0);
+            let seq = seqs.entry(header.slot).or_insert(Seq::ZERO);
             *seq = header.seq.max(*seq);
             is_strange |= header.slot.index() >= self.board.files().len();
             if header.kind == Kind::Write {

@@ -9,7 +9,7 @@ use holdfast_disk::spill::{self, Aligned};
 use holdfast_disk::{Disk, DiskFile, locked};
 use holdfast_log::{Record, scan_bytes};
 use holdfast_media::Nvm;
-use holdfast_pool::{Frames, Slot};
+use holdfast_pool::{Frames, Seq, Slot};
 
 use super::state::Durable;
 use super::upkeep::Upkeeps;
@@ -38,7 +38,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
 
     /// The highest seq in all frames: with the files expired up to there all of them are free
     /// again.
-    pub fn seq_of_frames(&self) -> Option<u64> {
+    pub fn seq_of_frames(&self) -> Option<Seq> {
         let frames = locked(&self.spill.get()?.frames);
         let seqs = frames.iter().filter_map(|row| match row {
             FrameRow::Held(seqs) => seqs.iter().map(|&(_, seq)| seq).max(),

@@ -12,7 +12,7 @@ use holdfast_board::{Board, LaneIndex};
 use holdfast_cache::{FileRef, Reason};
 use holdfast_disk::{Disk, DiskFile};
 use holdfast_media::Nvm;
-use holdfast_pool::{Slot, Slots, Superblock, Words};
+use holdfast_pool::{Generation, Slot, Slots, Superblock, Words};
 
 use super::file::ManagedFile;
 use super::frames::Spill;
@@ -122,7 +122,7 @@ pub(super) struct Renaming<F> {
 
 /// A slot of which the file is let go.
 pub(super) struct Grave<F> {
-    pub(super) generation: u64,
+    pub(super) generation: Generation,
     pub(super) dev: u64,
     /// In which its names were.
     pub(super) directories: HashSet<PathBuf>,

@@ -2,6 +2,7 @@
 //!
 //! Whoever decides by them is above; nothing here touches a file.
 
+use holdfast_pool::Seq;
 use std::io;
 
 use holdfast_disk::Stat;
@@ -36,7 +37,7 @@ pub fn is_held(error: &io::Error) -> bool {
 
 /// What a successful sync of a file covered.
 pub struct Synced {
-    pub(super) settled: u64,
+    pub(super) settled: Seq,
     pub(super) unlogged: u64,
     /// Names that the slot had when it began; `None`: one of them was about to be given.
     pub(super) names: Option<u64>,
@@ -46,7 +47,7 @@ pub struct Synced {
 
 impl Synced {
     /// Records up to a seq, and nothing else.
-    pub(super) fn of(settled: u64) -> Self {
+    pub(super) fn of(settled: Seq) -> Self {
         Self { settled, unlogged: 0, names: None, stat: None }
     }
 }

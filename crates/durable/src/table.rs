@@ -54,8 +54,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         if row.state().is_unsynced() {
             return false;
         }
-        row.newest_seq.load(Ordering::SeqCst) > row.expired_seq.load(Ordering::SeqCst)
-            || file.meta().marks & MARK_CREATED != 0
+        row.has_live_records() || file.meta().marks & MARK_CREATED != 0
     }
 
     /// Whether changes of the file are logged, or may be from the next sync on.

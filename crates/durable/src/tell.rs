@@ -5,6 +5,7 @@
 //! grew, else what was written last. So it has no rules of its own, and a truncation or a program's
 //! `utimens`, which drain first, come after it or before it.
 
+use holdfast_pool::Seq;
 use std::io;
 use std::sync::atomic::Ordering;
 
@@ -52,7 +53,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             // Recovery tells others' changes by their time: this one is ours.
             self.beat();
             let told =
-                self.drain_piece((target, file), &[page], u64::MAX, &mut buffer, &mut Summed::default());
+                self.drain_piece((target, file), &[page], Seq::MAX, &mut buffer, &mut Summed::default());
             if locked {
                 self.board.page_locks().unlock(KEEPER_LANE, file.slot, offset, PAGE_BYTES);
             }

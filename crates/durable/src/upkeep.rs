@@ -6,6 +6,7 @@
 //! decides nothing on durability: it brings bytes to the page cache, and whoever asked for that
 //! syncs and expires.
 
+use holdfast_pool::Seq;
 use std::io;
 
 use super::file::ManagedFile;
@@ -29,7 +30,7 @@ pub trait Upkeep {
     fn drain<N: Nvm, D: Disk, U: Upkeeps>(
         durable: &Durable<N, D, U>,
         file: &ManagedFile<D::File>,
-        seq: u64,
+        seq: Seq,
         pace: Pace,
     ) -> io::Result<Option<D::File>>;
 
@@ -49,7 +50,7 @@ pub trait Upkeep {
     fn finish<N: Nvm, D: Disk, U: Upkeeps>(
         _durable: &Durable<N, D, U>,
         _dead: &DeadLane,
-        _seq: u64,
+        _seq: Seq,
         _row: &FileRow,
     ) -> bool {
         false
@@ -110,7 +111,7 @@ macro_rules! upkeeps {
 }
 pub(crate) use upkeeps;
 
-struct ToDrain<'a, N: Nvm, D: Disk, U: Upkeeps>(&'a Durable<N, D, U>, &'a ManagedFile<D::File>, u64, Pace);
+struct ToDrain<'a, N: Nvm, D: Disk, U: Upkeeps>(&'a Durable<N, D, U>, &'a ManagedFile<D::File>, Seq, Pace);
 
 impl<N: Nvm, D: Disk, U: Upkeeps> Task for ToDrain<'_, N, D, U> {
     type Output = io::Result<Option<D::File>>;
@@ -135,7 +136,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Task for ToDrainHeld<'_, N, D, U> {
     }
 }
 
-struct ToFinish<'a, N: Nvm, D: Disk, U: Upkeeps>(&'a Durable<N, D, U>, &'a DeadLane, u64, &'a FileRow);
+struct ToFinish<'a, N: Nvm, D: Disk, U: Upkeeps>(&'a Durable<N, D, U>, &'a DeadLane, Seq, &'a FileRow);
 
 impl<N: Nvm, D: Disk, U: Upkeeps> Task for ToFinish<'_, N, D, U> {
     type Output = bool;
@@ -185,7 +186,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     ///
     /// # Errors
     /// What the disk says.
-    pub fn drain(&self, file: &ManagedFile<D::File>, seq: u64, pace: Pace) -> io::Result<Option<D::File>> {
+    pub fn drain(&self, file: &ManagedFile<D::File>, seq: Seq, pace: Pace) -> io::Result<Option<D::File>> {
         U::dispatch(self.state(file), ToDrain(self, file, seq, pace))
     }
 
@@ -200,7 +201,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     }
 
     /// Finishes what a dead client began in a file, without a disk; false: not so.
-    pub(super) fn finish(&self, dead: &DeadLane, seq: u64, row: &FileRow) -> bool {
+    pub(super) fn finish(&self, dead: &DeadLane, seq: Seq, row: &FileRow) -> bool {
         U::dispatch(row.state(), ToFinish(self, dead, seq, row))
     }
 

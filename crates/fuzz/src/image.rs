@@ -8,7 +8,7 @@ use std::path::Path;
 use holdfast_disk::{Disk, OsDisk};
 use holdfast_media::Nvm;
 use holdfast_pool::{
-    CHECKED_MAX, Frames, Home, Identity, Layout, PATH_BYTES_MAX, POOL_BYTES_MIN, SEGMENT_BYTES,
+    CHECKED_MAX, Frames, Generation, Home, Identity, Layout, PATH_BYTES_MAX, POOL_BYTES_MIN, SEGMENT_BYTES,
     SEGMENT_HEADER_BYTES, SPILL_HEADER_BYTES, SUPERBLOCK_COPY_OFFSET, Segment, Slot, SpillHeader, VERSION,
     encode, segment_seed,
 };
@@ -71,7 +71,9 @@ pub fn spill(choices: &mut Choices<'_>, ram: &Ram, layout: &Layout, path: &Path)
     let mut bytes = vec![0; header.file_bytes() as usize];
     bytes[..SPILL_HEADER_BYTES as usize].copy_from_slice(&header.encode());
     let slots: Vec<u64> = (0..SLOTS_MAX as u32)
-        .map(|slot| holdfast_pool::Slots { nvm: ram, layout }.generation(Slot::new(slot)).unwrap_or(10))
+        .map(|slot| {
+            holdfast_pool::Slots { nvm: ram, layout }.generation(Slot::new(slot)).map_or(10, Generation::get)
+        })
         .collect();
     let (other, _) = empty();
     for frame in 0..frame_count + 1 {
@@ -290,7 +292,7 @@ fn put_segment(choices: &mut Choices<'_>, ram: &Ram, layout: &Layout, segment: S
         if choices.once_in(6) { choices.number().min(CHECKED_MAX) } else { 20 + u64::from(segment) };
     let word = if choices.once_in(24) { choices.number() } else { encode(generation, base) };
     ram.put(base, &word.to_le_bytes());
-    let seed = segment_seed(&UUID, segment, generation);
+    let seed = segment_seed(&UUID, segment, Generation::new(generation));
     let mut at = SEGMENT_HEADER_BYTES;
     for _ in 0..choices.upto(RECORDS_MAX) {
         let payload_max = if choices.once_in(12) { SEGMENT_BYTES } else { 500 };

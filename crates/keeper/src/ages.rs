@@ -7,7 +7,7 @@
 //! that: such a file is due once it has come to rest, or, as a bound, after [`BUSY_FACTOR`] times
 //! that age; then only what is as old as that.
 
-use holdfast_pool::Slot;
+use holdfast_pool::{Generation, Seq, Slot};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
@@ -18,8 +18,8 @@ pub(crate) const BUSY_FACTOR: u32 = 30;
 /// What there is to know of a dirty file.
 pub(crate) struct Dirty {
     pub slot: Slot,
-    pub generation: u64,
-    pub newest_seq: u64,
+    pub generation: Generation,
+    pub newest_seq: Seq,
     pub is_behind: bool,
 }
 
@@ -27,17 +27,17 @@ pub(crate) struct Dirty {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Due {
     /// Now, with its records up to this seq.
-    Now(u64),
+    Now(Seq),
     /// Not before.
     At(Instant),
 }
 
 struct Age {
-    generation: u64,
-    newest_seq: u64,
+    generation: Generation,
+    newest_seq: Seq,
     written: Instant,
     /// Everything up to this seq is at least as old as `since`.
-    seq: u64,
+    seq: Seq,
     since: Instant,
 }
 
@@ -58,7 +58,7 @@ impl Ages {
     }
 
     /// Looks at a dirty file. `settled` tells the seq up to which all of its operations are over.
-    pub(crate) fn look(&mut self, dirty: &Dirty, settled: impl Fn() -> u64, now: Instant) -> Due {
+    pub(crate) fn look(&mut self, dirty: &Dirty, settled: impl Fn() -> Seq, now: Instant) -> Due {
         let fresh = || Age {
             generation: dirty.generation,
             newest_seq: dirty.newest_seq,
@@ -78,14 +78,14 @@ impl Ages {
             false => (age.since + self.limit, age.since + self.limit),
         };
         match () {
-            () if rest <= now => Due::Now(u64::MAX),
+            () if rest <= now => Due::Now(Seq::MAX),
             () if bound <= now => Due::Now(age.seq),
             () => Due::At(rest.min(bound)),
         }
     }
 
     /// Since when a dirty file has had what is not on disk.
-    pub(crate) fn since(&self, slot: Slot, generation: u64) -> Option<Instant> {
+    pub(crate) fn since(&self, slot: Slot, generation: Generation) -> Option<Instant> {
         self.files.get(&slot).filter(|age| age.generation == generation).map(|age| age.since)
     }
 
@@ -107,7 +107,8 @@ mod tests {
     const LIMIT: Duration = Duration::from_secs(1);
 
     fn dirty(newest_seq: u64, is_behind: bool) -> Dirty {
-        Dirty { slot: Slot::new(3), generation: 1, newest_seq, is_behind }
+        let (generation, newest_seq) = (Generation::new(1), Seq::new(newest_seq));
+        Dirty { slot: Slot::new(3), generation, newest_seq, is_behind }
     }
 
     #[test]
@@ -118,9 +119,12 @@ mod tests {
             for step in 0..10 {
                 let now = start + step * LIMIT / 10;
                 newest += u64::from(written_on);
-                assert_eq!(ages.look(&dirty(newest, is_behind), || 5, now), Due::At(start + LIMIT));
+                assert_eq!(ages.look(&dirty(newest, is_behind), || Seq::new(5), now), Due::At(start + LIMIT));
             }
-            assert_eq!(ages.look(&dirty(newest, is_behind), || 5, start + LIMIT), Due::Now(u64::MAX));
+            assert_eq!(
+                ages.look(&dirty(newest, is_behind), || Seq::new(5), start + LIMIT),
+                Due::Now(Seq::MAX)
+            );
         }
     }
 
@@ -130,26 +134,26 @@ mod tests {
         let steps = 2 * BUSY_FACTOR;
         for step in 0..steps {
             let now = start + step * LIMIT / 2;
-            let settled = || 100 + u64::from(step);
+            let settled = || Seq::new(100).after(step.into());
             assert!(
                 matches!(ages.look(&dirty(u64::from(step), true), settled, now), Due::At(at) if at > now)
             );
         }
         let late = start + LIMIT * BUSY_FACTOR;
-        assert_eq!(ages.look(&dirty(999, true), || 777, late), Due::Now(100));
+        assert_eq!(ages.look(&dirty(999, true), || Seq::new(777), late), Due::Now(Seq::new(100)));
         ages.done(Slot::new(3));
-        assert_eq!(ages.look(&dirty(1000, true), || 888, late), Due::At(late + LIMIT));
+        assert_eq!(ages.look(&dirty(1000, true), || Seq::new(888), late), Due::At(late + LIMIT));
         // It comes to rest.
-        assert_eq!(ages.look(&dirty(1000, true), || 888, late + LIMIT), Due::Now(u64::MAX));
+        assert_eq!(ages.look(&dirty(1000, true), || Seq::new(888), late + LIMIT), Due::Now(Seq::MAX));
     }
 
     #[test]
     fn another_file_in_the_same_slot_has_an_age_of_its_own() {
         let (mut ages, start) = (Ages::new(LIMIT), Instant::now());
-        ages.look(&dirty(5, false), || 5, start);
-        let other = Dirty { generation: 2, ..dirty(9, false) };
-        assert_eq!(ages.look(&other, || 5, start + LIMIT), Due::At(start + 2 * LIMIT));
+        ages.look(&dirty(5, false), || Seq::new(5), start);
+        let other = Dirty { generation: Generation::new(2), ..dirty(9, false) };
+        assert_eq!(ages.look(&other, || Seq::new(5), start + LIMIT), Due::At(start + 2 * LIMIT));
         ages.keep(|_| false);
-        assert_eq!(ages.look(&other, || 5, start + 3 * LIMIT), Due::At(start + 4 * LIMIT));
+        assert_eq!(ages.look(&other, || Seq::new(5), start + 3 * LIMIT), Due::At(start + 4 * LIMIT));
     }
 }

@@ -130,10 +130,10 @@ pub(crate) fn is_settled<N: Nvm, D: Disk>(durable: &Durable<N, D>, place: FileRe
 #[cfg(test)]
 mod tests {
     use super::*;
-    use holdfast_pool::Slot;
+    use holdfast_pool::{Generation, Slot};
 
     fn place(slot: Slot) -> FileRef {
-        FileRef { slot, generation: 1 }
+        FileRef { slot, generation: Generation::new(1) }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! short. What a round does is `durable::expire`; log space that needs no disk is the reclaimer's
 //! (`crate::reclaim`). It sleeps without a time limit while nothing is dirty.
 
-use holdfast_pool::Slot;
+use holdfast_pool::{Seq, Slot};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -82,7 +82,7 @@ enum Round {
     /// Everything, now: somebody waits for it.
     All,
     /// By slot, the seqs up to which files are due.
-    Some(HashMap<Slot, u64>),
+    Some(HashMap<Slot, Seq>),
 }
 
 impl Expirer<'_> {
@@ -164,7 +164,7 @@ impl Expirer<'_> {
     }
 
     /// The files that are due, and when to look again.
-    fn look_at_ages(&mut self, now: Instant) -> (HashMap<Slot, u64>, Instant) {
+    fn look_at_ages(&mut self, now: Instant) -> (HashMap<Slot, Seq>, Instant) {
         let durable = &self.keeper.durable;
         let room = self.keeper.spill_room();
         let frames_short = room == SpillRoom::Short;
@@ -187,7 +187,7 @@ impl Expirer<'_> {
             let age = locked(&self.keeper.ages).look(&dirty, || durable.board.settled_seq(file.slot), now);
             match age {
                 // Its log space becomes free in no other way.
-                _ if backlog && !dirty.is_behind => _ = due.insert(file.slot, u64::MAX),
+                _ if backlog && !dirty.is_behind => _ = due.insert(file.slot, Seq::MAX),
                 Due::Now(_) if on(Canary::AgeIgnored) => {}
                 Due::Now(seq) => _ = due.insert(file.slot, seq),
                 // Much has gathered by now, in which neighbours are found: all that the frames
@@ -202,7 +202,7 @@ impl Expirer<'_> {
 
     /// Up to which seq to drain for want of space: what is the oldest, and no more than is on disk
     /// in a moment, so that a writer who waits for space does not wait long.
-    fn oldest_batch(&self) -> u64 {
+    fn oldest_batch(&self) -> Seq {
         let durable = &self.keeper.durable;
         let layout = &durable.superblock.layout;
         let half = u64::from(layout.segment_count) / 2;
@@ -215,7 +215,7 @@ impl Expirer<'_> {
         };
         durable
             .seq_of_oldest(batch.clamp(BATCH_SEGMENTS_MIN, half.max(BATCH_SEGMENTS_MIN)) as usize)
-            .unwrap_or(u64::MAX)
+            .unwrap_or(Seq::MAX)
     }
 
     fn anything_dirty(&self) -> bool {

@@ -16,7 +16,7 @@ mod inotify;
 mod lease;
 mod remote;
 
-use holdfast_pool::Slot;
+use holdfast_cache::FileRef;
 use std::fmt;
 use std::fs::File;
 use std::io;
@@ -102,7 +102,7 @@ impl Fence {
     /// the file open are not its matter: look with [`writers_outside`] afterwards and report what
     /// is found with [`Fence::present`]. A slot watched before under an older generation is
     /// replaced.
-    pub fn watch(&self, slot: Slot, generation: u64, via: &Path) -> io::Result<()> {
+    pub fn watch(&self, place: FileRef, via: &Path) -> io::Result<()> {
         match &self.engine {
             Engine::None => return Ok(()),
             // The watch believes a descriptor, and a path leads to none but by an open.
@@ -110,7 +110,7 @@ impl Fence {
             _ => {}
         }
         let key = Key::of(via)?;
-        self.ledger.add(key, slot.number(), generation);
+        self.ledger.add(key, place.slot.number(), place.generation.get());
         let marked = match &self.engine {
             Engine::Fanotify(engine) => engine.mark(via),
             Engine::Inotify(engine) => engine.mark(key, via),
@@ -125,26 +125,26 @@ impl Fence {
             Err(err) => Err(err),
         });
         if checked.is_err() {
-            self.ledger.remove(key, slot.number(), generation);
+            self.ledger.remove(key, place.slot.number(), place.generation.get());
         }
         checked
     }
 
     /// As [`Fence::watch`], of an open file.
-    pub fn watch_open(&self, slot: Slot, generation: u64, file: BorrowedFd<'_>) -> io::Result<()> {
+    pub fn watch_open(&self, place: FileRef, file: BorrowedFd<'_>) -> io::Result<()> {
         let engine = match &self.engine {
             Engine::Fanotify(engine) => engine,
-            Engine::Remote(remote) => return remote.watch(slot, generation, file),
+            Engine::Remote(remote) => return remote.watch(place, file),
             _ => {
                 let via = format!("/proc/self/fd/{}", file.as_raw_fd());
-                return self.watch(slot, generation, Path::new(&via));
+                return self.watch(place, Path::new(&via));
             }
         };
         let key = Key::of_fd(file)?;
-        self.ledger.add(key, slot.number(), generation);
+        self.ledger.add(key, place.slot.number(), place.generation.get());
         let marked = engine.mark_open(file);
         if marked.is_err() {
-            self.ledger.remove(key, slot.number(), generation);
+            self.ledger.remove(key, place.slot.number(), place.generation.get());
         }
         marked
     }
@@ -152,13 +152,13 @@ impl Fence {
     /// Ends the watch. `via`: `/proc/self/fd/<n>` of the keeper's own description; none where the
     /// last name of the file is gone: the kernel drops its mark with the inode. Does nothing if
     /// the slot has been watched anew under another generation.
-    pub fn unwatch(&self, slot: Slot, generation: u64, via: Option<&Path>) {
+    pub fn unwatch(&self, place: FileRef, via: Option<&Path>) {
         if let Engine::Remote(remote) = &self.engine {
-            return remote.unwatch(slot, generation, via);
+            return remote.unwatch(place, via);
         }
-        let Some(key) = self.ledger.find(slot.number(), generation) else { return };
+        let Some(key) = self.ledger.find(place.slot.number(), place.generation.get()) else { return };
         // A later slot may have the same inode: its mark stays.
-        if !self.ledger.remove(key, slot.number(), generation) {
+        if !self.ledger.remove(key, place.slot.number(), place.generation.get()) {
             return;
         }
         match &self.engine {
@@ -169,7 +169,7 @@ impl Fence {
             }
             Engine::Inotify(engine) => engine.unmark(key),
             Engine::Lease(engine) => {
-                engine.forget(slot, generation);
+                engine.forget(place);
                 engine.notices.unmark(key);
             }
             Engine::Remote(_) | Engine::None => {}
@@ -187,20 +187,20 @@ impl Fence {
     }
 
     /// The file of a slot is leased: from now on the sink hears who waits for it.
-    pub(crate) fn follow(&self, slot: Slot, generation: u64, leased: &OsFile) {
+    pub(crate) fn follow(&self, place: FileRef, leased: &OsFile) {
         if let Engine::Lease(engine) = &self.engine {
             let is_whole = leased.lease() == Lease::Whole;
-            engine.follow(leased.as_fd().as_raw_fd(), slot, generation, is_whole);
+            engine.follow(leased.as_fd().as_raw_fd(), place, is_whole);
         }
     }
 
     /// The keeper found an outsider that has the file open for writing though it was not seen to
     /// open it (it was there before the watch). `arrived` follows, and `left` once no such outsider
     /// is left. `via`: as for [`Fence::unwatch`].
-    pub fn present(&self, slot: Slot, generation: u64, via: &Path) {
+    pub fn present(&self, place: FileRef, via: &Path) {
         if let Engine::Remote(remote) = &self.engine {
-            remote.present(slot, generation, via);
-        } else if let Some(key) = self.ledger.find(slot.number(), generation) {
+            remote.present(place, via);
+        } else if let Some(key) = self.ledger.find(place.slot.number(), place.generation.get()) {
             // Before it is looked who is there: whoever is seen then is seen to close, too.
             if let Engine::Fanotify(engine) = &self.engine
                 && Key::of(via).is_ok_and(|now| now == key)

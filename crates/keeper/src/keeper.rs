@@ -190,11 +190,7 @@ impl Events<OsFile> for Notes {
             && let Some(fence) = self.fence.get()
         {
             let is_gone = file.meta().marks & MARK_VOID != 0;
-            fence.unwatch(
-                file.slot,
-                file.generation,
-                (!is_gone).then(|| file.held().magic_path()).as_deref(),
-            );
+            fence.unwatch(file.place(), (!is_gone).then(|| file.held().magic_path()).as_deref());
         }
     }
 }

@@ -119,7 +119,7 @@ fn in_time(work: impl FnOnce(Box<dyn FnOnce() + Send>) + Send + 'static) -> Opti
 #[cfg(test)]
 mod tests {
     use super::*;
-    use holdfast_pool::Slot;
+    use holdfast_pool::{Generation, Slot};
     use std::sync::mpsc::{Receiver, Sender};
 
     /// Work that goes on when it is told to, and tells what it has done.
@@ -136,14 +136,18 @@ mod tests {
         let late = Arc::new(Late::default());
         let (told, tells) = channel();
         let (go_on, goes) = channel();
-        let place = FileRef { slot: Slot::new(3), generation: 4 };
+        let place = FileRef { slot: Slot::new(3), generation: Generation::new(4) };
         assert!(!late.change(place, Change::Arrived, stubborn(told, goes)));
         let never = |change| panic!("{change:?} by another thread");
         assert!(!late.change(place, Change::Left, never));
         assert!(!late.change(place, Change::Arrived, never));
         assert!(!late.change(place, Change::Left, never));
         // Another file is not concerned.
-        assert!(late.change(FileRef { slot: Slot::new(3), generation: 5 }, Change::Arrived, |_| {}));
+        assert!(late.change(
+            FileRef { slot: Slot::new(3), generation: Generation::new(5) },
+            Change::Arrived,
+            |_| {}
+        ));
         for expected in [Change::Arrived, Change::Left] {
             go_on.send(()).unwrap();
             assert_eq!(tells.recv(), Ok(expected));
@@ -159,7 +163,7 @@ mod tests {
     fn readers_wait_once() {
         let late = Arc::new(Late::default());
         let (go_on, goes) = channel::<()>();
-        let shown = FileRef { slot: Slot::new(1), generation: 2 };
+        let shown = FileRef { slot: Slot::new(1), generation: Generation::new(2) };
         assert!(!late.show(shown, move || goes.recv().unwrap()));
         assert!(!late.show(shown, || panic!("it is being shown")));
         go_on.send(()).unwrap();

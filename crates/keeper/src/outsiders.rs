@@ -1,7 +1,7 @@
 //! What happens when somebody outside opens a managed file: it is settled and left to the kernel
 //! until they have gone (docs/crash/others.md).
 
-use holdfast_pool::Slot;
+use holdfast_pool::{Generation, Slot};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,6 +20,11 @@ use holdfast_durable::{Events, ManagedFile};
 
 /// Until an open that was let in shows up in its process's table of open files.
 const LET_IN: Duration = Duration::from_millis(20);
+
+/// A file that the fence names.
+fn told(slot: u32, generation: u64) -> FileRef {
+    FileRef { slot: Slot::new(slot), generation: Generation::new(generation) }
+}
 
 /// The keeper as the fence sees it.
 pub(crate) struct Gate {
@@ -51,7 +56,7 @@ impl Outsiders for Gate {
     }
 
     fn arrived(&self, slot: u32, generation: u64) {
-        let (keeper, place) = (&self.keeper, FileRef { slot: Slot::new(slot), generation });
+        let (keeper, place) = (&self.keeper, told(slot, generation));
         for pending in locked(&keeper.pending).values_mut() {
             if pending.place == place {
                 pending.tainted = Some(Instant::now());
@@ -77,7 +82,7 @@ impl Outsiders for Gate {
     }
 
     fn reads(&self, slot: u32, generation: u64) {
-        let place = FileRef { slot: Slot::new(slot), generation };
+        let place = told(slot, generation);
         let Some(file) = self.keeper.durable.file(place) else { return };
         if self.keeper.durable.is_shown(&file) {
             return;
@@ -101,7 +106,7 @@ impl Outsiders for Gate {
 
     fn lease_breaks(&self, slot: u32, generation: u64) {
         let keeper = &self.keeper;
-        let Some(file) = keeper.durable.file(FileRef { slot: Slot::new(slot), generation }) else { return };
+        let Some(file) = keeper.durable.file(told(slot, generation)) else { return };
         let lease = || file.lent().map(|lent| lent.lease());
         // Several waited: the first call served all of them.
         if lease().is_none_or(|lease| lease == Lease::Whole) {
@@ -120,7 +125,7 @@ impl Outsiders for Gate {
             // It is let in by now, and soon where a look finds it, unless it was over with the
             // call.
             std::thread::sleep(LET_IN);
-            fence.present(Slot::new(slot), generation, &file.held().magic_path());
+            fence.present(file.place(), &file.held().magic_path());
         }
     }
 
@@ -132,15 +137,13 @@ impl Outsiders for Gate {
                 .to_owned(),
         );
         // All of them first: to settle one takes as long as the disk does.
-        let known = files
-            .iter()
-            .filter_map(|&(slot, generation)| durable.file(FileRef { slot: Slot::new(slot), generation }));
+        let known = files.iter().filter_map(|&(slot, generation)| durable.file(told(slot, generation)));
         known.for_each(|file| durable.mark_unwatched(&file));
         files.iter().for_each(|&(slot, generation)| self.arrived(slot, generation));
     }
 
     fn left(&self, slot: u32, generation: u64, _wrote: bool) {
-        let place = FileRef { slot: Slot::new(slot), generation };
+        let place = told(slot, generation);
         let Some(file) = self.keeper.durable.file(place) else { return };
         self.late.change(place, Change::Left, self.changes_of(&file));
     }
@@ -187,7 +190,7 @@ impl Keeper {
             let found = if meta.is_file() { self.durable.board.find(meta.dev(), meta.ino()) } else { None };
             if let (Some(slot), Some(fence)) = (found, self.notes.fence.get()) {
                 let generation = self.durable.board.row(slot).generation();
-                fence.present(slot, generation, &open.path());
+                fence.present(FileRef { slot, generation }, &open.path());
             }
         }
     }

@@ -219,14 +219,10 @@ impl Keeper {
     }
 
     /// First half: watch the file, then let the client ask whether it is alone.
-    fn put_up_fence(
-        &self,
-        FileRef { slot, generation }: FileRef,
-        candidate: &Candidate,
-    ) -> Result<FileRef, Unanswered> {
+    fn put_up_fence(&self, place: FileRef, candidate: &Candidate) -> Result<FileRef, Unanswered> {
         let watched = self.notes.fence.get().map(|fence| match candidate.description() {
-            Some(description) => fence.watch_open(slot, generation, description),
-            None => fence.watch(slot, generation, &candidate.via),
+            Some(description) => fence.watch_open(place, description),
+            None => fence.watch(place, &candidate.via),
         });
         match watched {
             Some(Ok(())) => Err(Refusal::AskSole.into()),
@@ -296,11 +292,11 @@ impl Keeper {
             (None, fence, Some(file)) if tainted.is_none() && sole && self.hides_content(fenced, &file) => {
                 self.durable.allow_behind(&file, created);
                 if let (Some(fence), Some(lent)) = (fence, file.lent()) {
-                    fence.follow(place.slot, place.generation, &lent);
+                    fence.follow(place, &lent);
                 }
             }
             (Some(Reason::Outsider), Some(fence), Some(file)) => {
-                fence.present(place.slot, place.generation, &file.held().magic_path());
+                fence.present(place, &file.held().magic_path());
             }
             _ => {}
         }
@@ -420,9 +416,7 @@ impl Keeper {
             .map(|(_, pending)| pending)
             .collect();
         if let Some(fence) = self.notes.fence.get() {
-            ended
-                .iter()
-                .for_each(|pending| fence.unwatch(pending.place.slot, pending.place.generation, None));
+            ended.iter().for_each(|pending| fence.unwatch(pending.place, None));
         }
     }
 
@@ -444,7 +438,7 @@ impl Keeper {
             && fenced
             && let Some(fence) = self.notes.fence.get()
         {
-            fence.unwatch(place.slot, place.generation, Some(&candidate.via));
+            fence.unwatch(place, Some(&candidate.via));
         }
         self.cancel_pending(candidate.dev, candidate.ino);
         match adopted {

@@ -144,7 +144,7 @@ fn build(
         what: "make the board".to_owned(),
         source: io::Error::other(format!("{error:?}")),
     })?;
-    board.header().counter.set(counter_start);
+    board.header().counter.begin(counter_start);
     board.header().write_behind.word.store(config.write_behind as u32, Ordering::SeqCst);
     let logs_on_sync = config.durability == Durability::Sync;
     board.header().logs_on_sync.word.store(u32::from(logs_on_sync), Ordering::SeqCst);
@@ -288,9 +288,7 @@ fn close(keeper: &Arc<Keeper>, threads: Threads) -> Result<(), KeeperError> {
     let header = keeper.durable.board.header();
     header.keeper.word.fetch_or(KEEPER_DIED, Ordering::SeqCst);
     let patience = Instant::now() + Duration::from_secs(2);
-    while keeper.durable.board.lanes().iter().any(|lane| lane.announce.load(Ordering::SeqCst) != 0)
-        && Instant::now() < patience
-    {
+    while keeper.durable.board.lanes().iter().any(|lane| lane.is_announced()) && Instant::now() < patience {
         std::thread::sleep(Duration::from_millis(1));
     }
     keeper.stopping.store(true, Ordering::SeqCst);
@@ -313,7 +311,7 @@ fn close(keeper: &Arc<Keeper>, threads: Threads) -> Result<(), KeeperError> {
     for thread in threads.spillers.into_iter().chain(threads.settlers) {
         let _ = thread.join();
     }
-    let busy = keeper.durable.board.lanes().iter().any(|lane| lane.announce.load(Ordering::SeqCst) != 0);
+    let busy = keeper.durable.board.lanes().iter().any(|lane| lane.is_announced());
     let clean = keeper.durable.expire_all() && keeper.durable.expire_all() && !busy;
     if !clean {
         return Err(KeeperError::Os {

@@ -6,6 +6,7 @@
 //! (a call that hangs in the kernel), is treated as one that is after five seconds, unless it waits
 //! for this keeper. Must never wait for a client here.
 
+use holdfast_cache::FileRef;
 use holdfast_pool::Slot;
 use std::collections::HashMap;
 use std::path::Path;
@@ -30,8 +31,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 const FORGOTTEN: Duration = Duration::from_millis(500);
 const IDLE: Duration = Duration::from_secs(3600);
 
-/// A slot, its generation and a client that has it.
-type Hold = (Slot, u64, u32);
+/// A file and a client that has it.
+type Hold = (FileRef, u32);
 
 /// What somebody waits for, by when that was seen first and last.
 type Holds = HashMap<Hold, (Instant, Instant)>;
@@ -51,13 +52,13 @@ pub(crate) fn run(keeper: &Arc<Keeper>) {
         for file in keeper.waited_for() {
             for client in keeper.durable.clients_in(&file) {
                 let now = Instant::now();
-                holds.entry((file.slot, file.generation, client)).or_insert((now, now)).1 = now;
+                holds.entry((file.place(), client)).or_insert((now, now)).1 = now;
             }
             if locked(&taking).contains(&file.slot) || on(Canary::StoppedNamesWaitedFor) {
                 continue;
             }
             let is_long = |client: u32, least: Duration| {
-                let hold = holds.get(&(file.slot, file.generation, client));
+                let hold = holds.get(&(file.place(), client));
                 hold.is_some_and(|(first, _)| first.elapsed() >= least)
             };
             let stands = |client: u32| {
@@ -91,7 +92,7 @@ impl Keeper {
             }
         }
         let lanes = self.durable.board.lanes().iter().filter(|_| is_any);
-        for lane in lanes.filter(|lane| lane.announce.load(Ordering::SeqCst) != 0) {
+        for lane in lanes.filter(|lane| lane.is_announced()) {
             let (slot, client) =
                 (Slot::new(lane.slot.load(Ordering::SeqCst)), lane.owner.load(Ordering::SeqCst));
             let known = found.iter().any(|file| file.slot == slot);

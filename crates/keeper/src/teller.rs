@@ -6,7 +6,7 @@
 //! are written again and again. Most files that live shorter than its step are journals, which
 //! would leave the state at once by `unlink`, and most that are written once are copies.
 
-use holdfast_pool::Slot;
+use holdfast_pool::{Generation, Seq, Slot};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -31,18 +31,18 @@ const IDLE: Duration = Duration::from_secs(3600);
 
 /// What was last seen of a file in state Through.
 struct Young {
-    generation: u64,
-    newest_seq: u64,
+    generation: Generation,
+    newest_seq: Seq,
     /// How many steps found it written since the one before.
     steps_written: u32,
 }
 
 /// What outsiders were told of a file in state Behind.
 struct Told {
-    generation: u64,
-    newest_seq: u64,
+    generation: Generation,
+    newest_seq: Seq,
     /// What had been written at the last step.
-    seen_seq: u64,
+    seen_seq: Seq,
     at: Instant,
 }
 

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use holdfast_cache::FileRef;
 use holdfast_canary::{Canary, on};
 use holdfast_media::Mapping;
-use holdfast_pool::MARK_CREATED;
+use holdfast_pool::{MARK_CREATED, Seq};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 
@@ -43,7 +43,7 @@ pub(crate) struct Watch {
     /// Of its content, while that is watched.
     pub(crate) content: Option<i32>,
     /// Its newest seq at the last step.
-    pub(crate) newest_seq: u64,
+    pub(crate) newest_seq: Seq,
     /// When the last step began in which its content was told to have changed, and how often it was
     /// since.
     pub(crate) noticed: (Instant, u32),
@@ -173,7 +173,9 @@ impl Lookout {
         let marks = inotify::add_watch(&self.marks, file.held().magic_path(), mask).ok();
         marks.and_then(|number| inner.by_marks.insert(number, place));
         let noticed = (Instant::now(), 0);
-        inner.by_place.insert(place, Watch { marks, content: None, newest_seq: 0, noticed, steps: false });
+        inner
+            .by_place
+            .insert(place, Watch { marks, content: None, newest_seq: Seq::ZERO, noticed, steps: false });
         drop(inner);
         self.watch_above(file);
     }
@@ -291,7 +293,7 @@ impl Lookout {
         }
     }
 
-    pub(crate) fn stepped(&self) -> Vec<(FileRef, u64)> {
+    pub(crate) fn stepped(&self) -> Vec<(FileRef, Seq)> {
         let inner = locked(&self.inner);
         let stepped = inner.by_place.iter().filter(|(_, watch)| watch.steps);
         stepped.map(|(place, watch)| (*place, watch.newest_seq)).collect()

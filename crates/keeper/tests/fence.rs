@@ -3,7 +3,7 @@
 //!
 //! The fanotify tests need CAP_SYS_ADMIN and say so when they cannot run.
 
-use holdfast_pool::Slot;
+use holdfast_pool::{Generation, Slot};
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -15,12 +15,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
+use holdfast_cache::FileRef;
 use holdfast_keeper::config::FenceChoice;
 use holdfast_keeper::fence::{Fence, FenceError, FenceKind, Outsiders, scan_holders, writers_outside};
 use holdfast_watch::server;
 use rustix::process::{PidfdFlags, pidfd_open};
 
 const LONG: Duration = Duration::from_secs(60);
+
+fn file(slot: u32, generation: u64) -> FileRef {
+    FileRef { slot: Slot::new(slot), generation: Generation::new(generation) }
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Told {
@@ -178,7 +183,7 @@ fn fanotify(place: &Place) -> Option<(Fence, Arc<Sink>)> {
     match Fence::start(FenceChoice::Fanotify, watch().as_deref(), sink.clone()) {
         Ok(fence) => {
             assert_eq!(fence.kind(), FenceKind::Fanotify);
-            fence.watch_open(Slot::new(1), 10, place.own.as_fd()).unwrap();
+            fence.watch_open(file(1, 10), place.own.as_fd()).unwrap();
             Some((fence, sink))
         }
         Err(FenceError::NotPermitted | FenceError::Unsupported) => {
@@ -195,7 +200,7 @@ fn inotify(place: &Place) -> (Fence, Arc<Sink>) {
     let sink = Arc::new(Sink::default());
     let fence = Fence::start(FenceChoice::Inotify, None, sink.clone()).unwrap();
     assert_eq!(fence.kind(), FenceKind::Inotify);
-    fence.watch(Slot::new(1), 10, &place.via()).unwrap();
+    fence.watch(file(1, 10), &place.via()).unwrap();
     (fence, sink)
 }
 
@@ -270,9 +275,9 @@ fn no_fence_watches_nothing() {
     let sink = Arc::new(Sink::default());
     let fence = Fence::start(FenceChoice::None, None, sink.clone()).unwrap();
     assert_eq!(fence.kind().to_string(), "none");
-    fence.watch(Slot::new(1), 10, &place.via()).unwrap();
+    fence.watch(file(1, 10), &place.via()).unwrap();
     run(&["dd", "if=/dev/zero", &format!("of={}", place.path()), "bs=1", "count=1", "status=none"]);
-    fence.unwatch(Slot::new(1), 10, Some(&place.via()));
+    fence.unwatch(file(1, 10), Some(&place.via()));
     assert_eq!(sink.told(), []);
 }
 
@@ -469,9 +474,9 @@ fn unwatching_and_stopping_let_everybody_in() {
     }
     std::thread::sleep(Duration::from_millis(200));
     // An old generation is not ours to end.
-    fence.unwatch(Slot::new(1), 9, Some(&place.via()));
+    fence.unwatch(file(1, 9), Some(&place.via()));
     std::thread::sleep(Duration::from_millis(50));
-    fence.unwatch(Slot::new(1), 10, Some(&place.via()));
+    fence.unwatch(file(1, 10), Some(&place.via()));
     // One of the two is still inside `arrived`, the other was let in.
     drop(held);
     assert_eq!((first.line(), second.line()), ("open".into(), "open".into()));
@@ -508,7 +513,7 @@ fn an_outsider_from_before_the_watch_is_followed_too() {
     let meta = place.own.metadata().unwrap();
     let found = writers_outside(meta.dev(), meta.ino(), &|pid| pid == std::process::id());
     assert_eq!(found, Some(vec![early.child.id()]));
-    fence.present(Slot::new(1), 10, &place.via());
+    fence.present(file(1, 10), &place.via());
     sink.wait("arrived", |told| told == [ARRIVED]);
     pause();
     assert_eq!(sink.told(), [ARRIVED]);
@@ -545,7 +550,7 @@ fn clients_are_not_disturbed() {
     sink.adopt(&client.child);
     // Meanwhile an outsider's open of another file is stuck: clients must not notice.
     let other = Place::new("clients-other");
-    fence.watch_open(Slot::new(2), 20, other.own.as_fd()).unwrap();
+    fence.watch_open(file(2, 20), other.own.as_fd()).unwrap();
     let gate = Arc::new(Mutex::new(()));
     let held = gate.lock().unwrap();
     {
@@ -561,12 +566,12 @@ fn clients_are_not_disturbed() {
     sink.wait("the other file's outsider left", |told| {
         told == [Told::Arrived(2, 20), Told::Left(2, 20, true)]
     });
-    fence.unwatch(Slot::new(1), 10, Some(&place.via()));
+    fence.unwatch(file(1, 10), Some(&place.via()));
     client.go();
     println!("not watched: {}", client.line());
     client.end();
     // The keeper's own opens, and the cost of one look over all processes.
-    fence.watch_open(Slot::new(1), 11, place.own.as_fd()).unwrap();
+    fence.watch_open(file(1, 11), place.own.as_fd()).unwrap();
     for _ in 0..100 {
         drop(OpenOptions::new().write(true).open(place.via()).unwrap());
     }
@@ -583,16 +588,16 @@ fn a_slot_can_be_watched_anew() {
     let place = Place::new("anew");
     let Some((fence, sink)) = fanotify(&place) else { return };
     let other = Place::new("anew-other");
-    fence.watch_open(Slot::new(1), 11, other.own.as_fd()).unwrap();
-    fence.watch_open(Slot::new(2), 12, place.own.as_fd()).unwrap();
+    fence.watch_open(file(1, 11), other.own.as_fd()).unwrap();
+    fence.watch_open(file(2, 12), place.own.as_fd()).unwrap();
     // Late, for the old generation.
-    fence.unwatch(Slot::new(1), 10, Some(&place.via()));
+    fence.unwatch(file(1, 10), Some(&place.via()));
     Python::start(&place, "os.close(os.open(path, os.O_RDWR))").end();
     Python::start(&other, "os.close(os.open(path, os.O_RDWR))").end();
     sink.wait("both", |told| {
         told.contains(&Told::Left(1, 11, true)) && told.contains(&Told::Left(2, 12, true))
     });
-    assert!(fence.watch(Slot::new(3), 13, Path::new("/proc/self/fd/9999")).is_err());
+    assert!(fence.watch(file(3, 13), Path::new("/proc/self/fd/9999")).is_err());
 }
 
 #[test]
@@ -654,7 +659,7 @@ fn lost_notices_count_as_opens_of_every_file() {
     let place = Place::new("overflow");
     let (fence, sink) = inotify(&place);
     let quiet = Place::new("overflow-quiet");
-    fence.watch_open(Slot::new(2), 20, quiet.own.as_fd()).unwrap();
+    fence.watch_open(file(2, 20), quiet.own.as_fd()).unwrap();
     let limit = fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").unwrap();
     let limit: usize = limit.trim().parse().unwrap();
     let stopped = sink.reader_stop.lock().unwrap();
@@ -667,5 +672,5 @@ fn lost_notices_count_as_opens_of_every_file() {
         return;
     }
     sink.wait("and back", |told| told.contains(&Told::Left(2, 20, true)));
-    fence.unwatch(Slot::new(2), 20, Some(&quiet.via()));
+    fence.unwatch(file(2, 20), Some(&quiet.via()));
 }

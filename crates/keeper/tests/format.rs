@@ -3,7 +3,7 @@
 //!
 //! When this fails the format has changed: that needs a new version number, not a new listing.
 
-use holdfast_pool::{Segment, Slot};
+use holdfast_pool::{Generation, Segment, Seq, Slot};
 use std::fmt::Write;
 
 use holdfast_log::{Draft, Kind, Tail, append};
@@ -21,14 +21,14 @@ fn the_document_shows_the_records_that_are_written() {
     let mut tail = Tail {
         segment_offset: layout.segment_offset(Segment::new(0)),
         at: 64,
-        generation: 1001,
-        seed: segment_seed(b"the pool's uuid!", Segment::new(0), 1001),
+        generation: Generation::new(1001),
+        seed: segment_seed(b"the pool's uuid!", Segment::new(0), Generation::new(1001)),
     };
     let draft = Draft {
         kind: Kind::Write,
         slot: Slot::new(0),
-        slot_generation: 1000,
-        seq: 1235,
+        slot_generation: Generation::new(1000),
+        seq: Seq::new(1235),
         file_offset: 4096,
         extent: 5,
         unix_time_ns: 1_700_000_001_500_000_000,
@@ -38,9 +38,9 @@ fn the_document_shows_the_records_that_are_written() {
     };
     let records = [
         (draft, &b"bytes"[..]),
-        (Draft { kind: Kind::Truncate, seq: 1236, file_offset: 4099, extent: 0, ..draft }, b""),
-        (Draft { kind: Kind::Punch, seq: 1237, file_offset: 16, extent: 32, ..draft }, b""),
-        (Draft { kind: Kind::Cancel, seq: 1238, file_offset: 1235, extent: 2, ..draft }, b""),
+        (Draft { kind: Kind::Truncate, seq: Seq::new(1236), file_offset: 4099, extent: 0, ..draft }, b""),
+        (Draft { kind: Kind::Punch, seq: Seq::new(1237), file_offset: 16, extent: 32, ..draft }, b""),
+        (Draft { kind: Kind::Cancel, seq: Seq::new(1238), file_offset: 1235, extent: 2, ..draft }, b""),
     ];
     for (draft, bytes) in records {
         tail.at += append(&nvm, &tail, &draft, &[Bytes::from_slice(bytes)], 0, bytes.len()) as u32;

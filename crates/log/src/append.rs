@@ -1,7 +1,7 @@
 //! Appending one record at the tail of a segment. The caller owns the tail, the room and the fence.
 
 use holdfast_media::{Bytes, Nvm};
-use holdfast_pool::Slot;
+use holdfast_pool::{Generation, Seq, Slot};
 use zerocopy::IntoBytes;
 
 use crate::record::{Header, Kind, RECORD_HEADER_BYTES, finish_crc, record_bytes};
@@ -18,7 +18,7 @@ pub struct Tail {
     /// Byte within the segment, a multiple of 64.
     pub at: u32,
     /// The segment's generation.
-    pub generation: u64,
+    pub generation: Generation,
     /// The segment's checksum seed.
     pub seed: u32,
 }
@@ -31,9 +31,9 @@ pub struct Draft {
     /// File slot.
     pub slot: Slot,
     /// The slot's generation.
-    pub slot_generation: u64,
+    pub slot_generation: Generation,
     /// Order.
-    pub seq: u64,
+    pub seq: Seq,
     /// See [`Header::file_offset`].
     pub file_offset: u64,
     /// See [`Header::extent`].

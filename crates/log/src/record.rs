@@ -1,6 +1,6 @@
 //! The record header: 64 bytes, one cache line, little-endian. `docs/format.md` is the reference.
 
-use holdfast_pool::Slot;
+use holdfast_pool::{Generation, Seq, Slot};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -72,14 +72,14 @@ pub struct Header {
     /// File slot.
     pub slot: Slot,
     /// Generation under which the slot was in use.
-    pub slot_generation: u64,
+    pub slot_generation: Generation,
     /// Place in the order of all writes; members of a group share it.
-    pub seq: u64,
+    pub seq: Seq,
     /// Write, punch: byte offset in the file. Truncate: the new size. Cancel: the seq that is
     /// cancelled.
     pub file_offset: u64,
     /// Generation of the segment the record stands in.
-    pub segment_generation: u64,
+    pub segment_generation: Generation,
     /// Write: bytes of the whole write over all members. Punch: bytes. Cancel: bytes that stay
     /// valid.
     pub extent: u64,
@@ -95,6 +95,11 @@ pub struct Header {
 }
 
 impl Header {
+    /// Which records it cancels, if it cancels any.
+    pub fn cancels(&self) -> Option<Seq> {
+        (self.kind == Kind::Cancel).then_some(Seq::new(self.file_offset))
+    }
+
     pub(crate) fn encode(&self, crc: u32) -> RawHeader {
         let (seconds, ns) = (self.unix_time_ns / SECOND_NS, self.unix_time_ns % SECOND_NS);
         // Up to and with a whole second of ticks.
@@ -105,10 +110,10 @@ impl Header {
             unix_time_ticks: [ticks[0], ticks[1], ticks[2]],
             payload_bytes: U32::new(self.payload_bytes),
             slot: U32::new(self.slot.number()),
-            slot_generation: U64::new(self.slot_generation),
-            seq: U64::new(self.seq),
+            slot_generation: U64::new(self.slot_generation.get()),
+            seq: U64::new(self.seq.get()),
             file_offset: U64::new(self.file_offset),
-            segment_generation: U64::new(self.segment_generation),
+            segment_generation: U64::new(self.segment_generation.get()),
             extent: U64::new(self.extent),
             unix_time_s: U32::new(seconds as u32),
             group_index: U16::new(self.group_index),
@@ -133,10 +138,10 @@ impl Header {
             kind,
             payload_bytes: raw.payload_bytes.get(),
             slot: Slot::new(raw.slot.get()),
-            slot_generation: raw.slot_generation.get(),
-            seq: raw.seq.get(),
+            slot_generation: Generation::new(raw.slot_generation.get()),
+            seq: Seq::new(raw.seq.get()),
             file_offset: raw.file_offset.get(),
-            segment_generation: raw.segment_generation.get(),
+            segment_generation: Generation::new(raw.segment_generation.get()),
             extent: raw.extent.get(),
             unix_time_ns: u64::from(raw.unix_time_s.get()) * SECOND_NS + ticks * TICK_NS,
             group_index: raw.group_index.get(),

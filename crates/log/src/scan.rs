@@ -5,10 +5,12 @@
 //! torn tail.
 
 use holdfast_media::Nvm;
-use holdfast_pool::{Layout, SEGMENT_HEADER_BYTES, Segment, SegmentUse, segment_generation, segment_seed};
+use holdfast_pool::{
+    Generation, Layout, SEGMENT_HEADER_BYTES, Segment, SegmentUse, Seq, segment_generation, segment_seed,
+};
 
 use crate::range::Sums;
-use crate::record::{Header, Kind, RECORD_HEADER_BYTES, finish_crc, record_bytes};
+use crate::record::{Header, RECORD_HEADER_BYTES, finish_crc, record_bytes};
 
 /// How far ahead a scan of headers fetches them.
 const HEADER_PAIRS_AHEAD: u64 = 4;
@@ -46,7 +48,7 @@ pub enum Stop {
 #[derive(Clone, Copy, Debug)]
 pub struct SegmentScan {
     /// The segment's generation; `None` when it was never used (or its header is damaged).
-    pub generation: Option<u64>,
+    pub generation: Option<Generation>,
     /// First byte behind the last valid record.
     pub end: u32,
     /// Why the scan ended.
@@ -138,7 +140,7 @@ pub fn survey(
 
 /// Where what stands at a byte ends if it is more than a record that a crash tore: nothing was
 /// begun behind that, so no header of this generation stands there, whole or not.
-fn end_of_headers(bytes: &[u8], generation: u64, from: u32) -> u32 {
+fn end_of_headers(bytes: &[u8], generation: Generation, from: u32) -> u32 {
     let (mut at, mut headers) = (from, 0);
     while let Some((header, ..)) = candidate(bytes, at, generation) {
         at += record_bytes(u64::from(header.payload_bytes)) as u32;
@@ -149,7 +151,7 @@ fn end_of_headers(bytes: &[u8], generation: u64, from: u32) -> u32 {
 
 /// The generation of a segment whose header is lost, told by its records: that of the first one
 /// which is valid under the generation that it names itself.
-pub fn generation_of_records(bytes: &[u8], uuid: &[u8; 16], segment: Segment) -> Option<u64> {
+pub fn generation_of_records(bytes: &[u8], uuid: &[u8; 16], segment: Segment) -> Option<Generation> {
     let mut sums = Sums::new(bytes);
     let mut lines = (SEGMENT_HEADER_BYTES as u32..bytes.len() as u32).step_by(RECORD_HEADER_BYTES as usize);
     lines.find_map(|line| {
@@ -164,7 +166,7 @@ pub fn generation_of_records(bytes: &[u8], uuid: &[u8; 16], segment: Segment) ->
 
 /// The headers of the records that stood in a gap: all of them if they lead from one to the next up
 /// to its end, else none. A part of them may be what is damaged.
-pub fn headers_in_gap(bytes: &[u8], generation: u64, gap: Gap) -> Option<Vec<Header>> {
+pub fn headers_in_gap(bytes: &[u8], generation: Generation, gap: Gap) -> Option<Vec<Header>> {
     let (mut at, mut found) = (gap.from, Vec::new());
     while at < gap.to {
         let head = bytes.get(at as usize..at as usize + RECORD_HEADER_BYTES as usize)?;
@@ -216,7 +218,7 @@ pub fn sum_segment(
 /// Goes from record to record: `next` says what is valid at a byte, `stop` why nothing is.
 fn walk(
     segment_bytes: u64,
-    generation: u64,
+    generation: Generation,
     mut next: impl FnMut(u32) -> Option<Header>,
     stop: impl FnOnce(u32) -> Stop,
 ) -> SegmentScan {
@@ -255,7 +257,7 @@ pub fn scan_headers(
     layout: &Layout,
     segment: Segment,
     mut visit: impl FnMut(u32, &Header),
-) -> Option<u64> {
+) -> Option<Generation> {
     let generation = segment_generation(nvm, layout, segment)?;
     let mut at = SEGMENT_HEADER_BYTES;
     let mut raw = [0; RECORD_HEADER_BYTES as usize];
@@ -319,13 +321,13 @@ pub fn whole_write(
     layout: &Layout,
     uuid: &[u8; 16],
     segments: &[Segment],
-    seq: u64,
+    seq: Seq,
     mut found: impl FnMut(&Record<'_>),
 ) -> Vec<(Header, Vec<u8>)> {
     let (mut members, mut cancelled, mut buffer) = (Vec::new(), false, Vec::new());
     for &segment in segments {
         scan_segment(nvm, layout, uuid, segment, &mut buffer, |record| {
-            if record.header.kind == Kind::Cancel && record.header.file_offset == seq {
+            if record.header.cancels() == Some(seq) {
                 found(&record);
                 cancelled = true;
             } else if record.header.seq == seq {
@@ -339,14 +341,14 @@ pub fn whole_write(
     if cancelled || members.len() != count { Vec::new() } else { members }
 }
 
-fn record_at(segment: &[u8], at: u32, generation: u64, seed: u32) -> Option<(Header, &[u8])> {
+fn record_at(segment: &[u8], at: u32, generation: Generation, seed: u32) -> Option<(Header, &[u8])> {
     let (header, crc, payload) = candidate(segment, at, generation)?;
     let payload_crc = crc32c::crc32c_append(seed, payload);
     (finish_crc(payload_crc, &header.encode(crc), at) == crc).then_some((header, payload))
 }
 
 /// What stands at `at` if it can be a record of this generation: header, stored checksum, payload.
-fn candidate(segment: &[u8], at: u32, generation: u64) -> Option<(Header, u32, &[u8])> {
+fn candidate(segment: &[u8], at: u32, generation: Generation) -> Option<(Header, u32, &[u8])> {
     let (head, tail) = segment.get(at as usize..)?.split_at_checked(RECORD_HEADER_BYTES as usize)?;
     let (header, crc) = Header::decode(head)?;
     if header.segment_generation != generation {
@@ -356,7 +358,7 @@ fn candidate(segment: &[u8], at: u32, generation: u64) -> Option<(Header, u32, &
 }
 
 /// Why a scan ended at byte `at` of a segment, whose bytes from there on are `tail`.
-fn stop_at(tail: &[u8], at: u32, generation: u64, seed: u32) -> Stop {
+fn stop_at(tail: &[u8], at: u32, generation: Generation, seed: u32) -> Stop {
     match valid_after(&mut Sums::new(tail), tail, (0, at), generation, seed) {
         Some(valid_at) => Stop::Damaged { valid_at },
         None => Stop::Tail,
@@ -372,7 +374,7 @@ fn valid_after(
     sums: &mut Sums<'_>,
     bytes: &[u8],
     (from, base): (u32, u32),
-    generation: u64,
+    generation: Generation,
     seed: u32,
 ) -> Option<u32> {
     let first = from + RECORD_HEADER_BYTES as u32;

@@ -12,7 +12,7 @@ use holdfast_board::{Board, Commits, Plan, Way};
 use holdfast_cache::{Client, Errno, FileRef, Outcome, Place};
 use holdfast_log::{Header, Kind, scan_segment, whole_write};
 use holdfast_media::Bytes;
-use holdfast_pool::{Identity, Ownership, Segment, Slot, Taken};
+use holdfast_pool::{Generation, Identity, Ownership, Segment, Seq, Slot, Taken};
 use shuttle::current::context_switches;
 
 use crate::media::Media;
@@ -20,7 +20,7 @@ use crate::media::Media;
 /// The slot of the house's file.
 pub const SLOT: u32 = 1;
 /// What the counter gave out before the file came.
-const GENERATION: u64 = 10;
+const GENERATION: Generation = Generation::new(10);
 const KEEPER: u32 = 1;
 
 /// What the kernel knows of the file, and what the model notes of it.
@@ -31,7 +31,7 @@ struct Kernel {
     /// Bytes of which id were put into the page cache at which moment.
     written: Vec<(u8, usize)>,
     /// Values of S and the moments at which they were computed.
-    settled: Vec<(u64, usize)>,
+    settled: Vec<(Seq, usize)>,
     /// Ids of acknowledged writes.
     acknowledged: Vec<u8>,
 }
@@ -58,7 +58,7 @@ impl House {
             Taken { identity: &identity, ownership, marks: 0, path: b"/a", parent: None, stamp: None };
         media.slots().take(Slot::new(SLOT), GENERATION, &taken);
         let header = board.header();
-        header.counter.set(GENERATION + 1);
+        header.counter.begin(GENERATION.seq().next());
         // Nothing is pending on the one file system there is.
         header.enter_ledger(0);
         if let Some(ledger) = header.ledger(0) {
@@ -68,8 +68,8 @@ impl House {
         }
         header.keeper.word.store(KEEPER, SeqCst);
         let row = board.row(Slot::new(SLOT));
-        row.newest_seq.store(GENERATION, SeqCst);
-        row.expired_seq.store(GENERATION, SeqCst);
+        row.newest_seq.store(GENERATION.seq(), SeqCst);
+        row.expired_seq.store(GENERATION.seq(), SeqCst);
         row.begin_use(GENERATION);
         board.go(Slot::new(SLOT), Way::Register);
         Self { board, media, kernel: Arc::default() }
@@ -129,7 +129,7 @@ impl House {
     }
 
     /// Computes S and notes when.
-    pub fn settled_seq(&self) -> u64 {
+    pub fn settled_seq(&self) -> Seq {
         let settled = self.board.settled_seq(Slot::new(SLOT));
         self.kernel().settled.push((settled, context_switches()));
         settled
@@ -137,8 +137,7 @@ impl House {
 
     /// Whether records of the file may be live.
     pub fn is_dirty(&self) -> bool {
-        let row = self.board.row(Slot::new(SLOT));
-        row.newest_seq.load(SeqCst) > row.expired_seq.load(SeqCst)
+        self.board.row(Slot::new(SLOT)).has_live_records()
     }
 
     /// What the keeper does with a dirty file: S, `fsync`, expire, free.

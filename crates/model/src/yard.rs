@@ -15,14 +15,14 @@ use holdfast_cache::{
 use holdfast_disk::DiskFile;
 use holdfast_durable::{Durable, Events, Held, ManagedFile, Newcomer, Pace, Unanswered};
 use holdfast_media::Bytes;
-use holdfast_pool::{Slot, Superblock};
+use holdfast_pool::{Generation, Seq, Slot, Superblock};
 
 use crate::SLOT;
 use crate::disk::{Description, OneFile};
 use crate::media::Media;
 
 /// What the counter gave out before the file came.
-const GENERATION: u64 = 10;
+const GENERATION: Generation = Generation::new(10);
 const REQUESTS: u32 = 2;
 /// The file; its slot is [`SLOT`].
 pub const FILE: FileRef = FileRef { slot: Slot::new(SLOT), generation: GENERATION };
@@ -61,7 +61,7 @@ impl Yard {
         let board = Board::ordinary(plan.with_requests(REQUESTS));
         let media = Media::new();
         let header = board.header();
-        header.counter.set(GENERATION + 1);
+        header.counter.begin(GENERATION.seq().next());
         header.keeper.word.store(1, SeqCst);
         header.write_behind.word.store(1, SeqCst);
         let kernel = OneFile::default();
@@ -149,7 +149,7 @@ impl Yard {
 
     /// The keeper drains the file.
     pub fn drain(&self) {
-        self.durable.drain(&self.file, u64::MAX, Pace::Full).expect("the disk takes it");
+        self.durable.drain(&self.file, Seq::MAX, Pace::Full).expect("the disk takes it");
     }
 
     /// The file leaves state Behind for good.

@@ -59,7 +59,7 @@ fn writers_and_expirer(rules: Rules, lanes: u32, segments: u32, sizes: &'static 
 
 /// Nothing is left over: no lane has an owner.
 fn check_idle(board: &Board) {
-    assert!(board.lanes().iter().all(|lane| lane.owner.load(SeqCst) == 0 && lane.announce.load(SeqCst) == 0));
+    assert!(board.lanes().iter().all(|lane| lane.owner.load(SeqCst) == 0 && !lane.is_announced()));
 }
 
 /// Invariant 3: a segment is in one hand, and is reused only when its records are dead and its new

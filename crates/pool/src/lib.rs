@@ -14,7 +14,7 @@ mod superblock;
 mod word;
 
 pub use layout::{FRAME_ENTRY_BYTES, Layout, LayoutError, POOL_BYTES_MIN, SEGMENT_BYTES, SLOT_BYTES, Zone};
-pub use numbers::{Segment, Slot};
+pub use numbers::{Generation, Segment, Seq, Slot};
 pub use segment::{
     SEGMENT_HEADER_BYTES, Seal, SegmentUse, bound_segment, seal_of, seal_segment, segment_generation,
     segment_seed, set_segment_generation,

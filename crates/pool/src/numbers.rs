@@ -1,4 +1,5 @@
-//! The numbers by which the media's parts are told: no slot is taken for a segment.
+//! The numbers by which the media's parts, their uses and their records are told: no slot is taken
+//! for a segment, and no generation for a seq.
 
 /// Makes a type of the numbers, of 32 bits, of places that lie side by side.
 #[macro_export]
@@ -85,6 +86,99 @@ place! {
     Segment
 }
 
+/// Makes a type of the numbers, of 64 bits, that the pool's one counter gives out, each once.
+macro_rules! drawn {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(transparent)]
+        pub struct $name(u64);
+
+        impl $name {
+            /// The one with this number, as media, board and messages have it.
+            #[inline]
+            pub const fn new(number: u64) -> Self {
+                Self(number)
+            }
+
+            /// Its number.
+            #[inline]
+            pub const fn get(self) -> u64 {
+                self.0
+            }
+
+            /// The one after it.
+            #[inline]
+            #[must_use]
+            pub const fn next(self) -> Self {
+                Self(self.0 + 1)
+            }
+        }
+
+        impl ::core::fmt::Display for $name {
+            fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+                ::core::fmt::Display::fmt(&self.0, f)
+            }
+        }
+    };
+}
+
+drawn! {
+    /// A record's number, in the order of the writes. Also a place of the counter that gives them
+    /// out: what was drawn from it earlier has a lower one.
+    Seq
+}
+
+impl Seq {
+    /// Below that of every record.
+    pub const ZERO: Self = Self(0);
+    /// Above that of every record.
+    pub const MAX: Self = Self(u64::MAX);
+
+    /// The one before it; [`Seq::ZERO`] has none.
+    #[inline]
+    #[must_use]
+    pub const fn before(self) -> Self {
+        Self(self.0.saturating_sub(1))
+    }
+
+    /// The one so many after it.
+    #[inline]
+    #[must_use]
+    pub const fn after(self, count: u64) -> Self {
+        Self(self.0 + count)
+    }
+}
+
+drawn! {
+    /// Which use of a slot or a segment something belongs to.
+    Generation
+}
+
+impl Generation {
+    /// No use's: that of what is free.
+    pub const NONE: Self = Self(0);
+
+    /// Whether it is no use's.
+    #[inline]
+    pub const fn is_none(self) -> bool {
+        self.0 == 0
+    }
+
+    /// The one that was drawn at this place of the counter.
+    #[inline]
+    pub const fn drawn_at(seq: Seq) -> Self {
+        Self(seq.0)
+    }
+
+    /// Where it was drawn: what was numbered before the use began has lower seqs, and what belongs
+    /// to it has higher ones.
+    #[inline]
+    pub const fn seq(self) -> Seq {
+        Seq(self.0)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -103,5 +197,14 @@ mod tests {
         assert_eq!(Segment::from_u64(u64::from(u32::MAX)), Some(Segment::new(u32::MAX)));
         assert_eq!(Segment::from_u64(1 << 32), None);
         assert_eq!(Slot::first(2).collect::<Vec<_>>(), [Slot::new(0), Slot::new(1)]);
+    }
+
+    #[test]
+    fn what_belongs_to_a_use_is_numbered_after_it() {
+        let generation = Generation::drawn_at(Seq::new(7));
+        assert!(generation.seq() < Seq::new(7).next() && generation.seq().before() < generation.seq());
+        assert!(Generation::NONE.is_none() && !generation.is_none());
+        assert_eq!(Seq::ZERO.before(), Seq::ZERO);
+        assert_eq!(format!("{generation:>3} {}", Seq::ZERO.after(9)), "  7 9");
     }
 }

@@ -7,7 +7,7 @@
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 
-use crate::numbers::Segment;
+use crate::numbers::{Generation, Segment, Seq};
 use crate::{Layout, decode, encode};
 
 /// Bytes before the first record of a segment: the generation word, the bound, the seal; the rest
@@ -23,20 +23,20 @@ pub struct SegmentUse {
     /// The segment.
     pub segment: Segment,
     /// Generation of the use.
-    pub generation: u64,
+    pub generation: Generation,
 }
 
 /// The generation of a segment, or `None` when it was never used or its word is damaged.
-pub fn segment_generation(nvm: &impl Nvm, layout: &Layout, segment: Segment) -> Option<u64> {
+pub fn segment_generation(nvm: &impl Nvm, layout: &Layout, segment: Segment) -> Option<Generation> {
     let offset = layout.segment_offset(segment);
-    decode(nvm.load_u64(offset), offset)
+    decode(nvm.load_u64(offset), offset).map(Generation::new)
 }
 
 /// Gives a segment a new generation, durably, which voids every record in it at once (invariant 3),
 /// and its seal.
-pub fn set_segment_generation(nvm: &impl Nvm, layout: &Layout, segment: Segment, generation: u64) {
+pub fn set_segment_generation(nvm: &impl Nvm, layout: &Layout, segment: Segment, generation: Generation) {
     let offset = layout.segment_offset(segment);
-    nvm.store_u64(offset, encode(generation, offset));
+    nvm.store_u64(offset, encode(generation.get(), offset));
     if !on(Canary::GenerationUnflushed) {
         nvm.flush(offset, 8);
     }
@@ -49,7 +49,7 @@ pub struct Seal {
     /// First byte behind the last record, if nothing is appended any more.
     pub end: Option<u32>,
     /// Every number in the segment is below this, if that is known.
-    pub below: Option<u64>,
+    pub below: Option<Seq>,
 }
 
 /// Says durably that the records of a segment end at byte `end` and have numbers below `below`. All
@@ -60,19 +60,19 @@ pub fn seal_segment(
     uuid: &[u8; 16],
     SegmentUse { segment, generation }: SegmentUse,
     end: u32,
-    below: u64,
+    below: Seq,
 ) {
     let offset = layout.segment_offset(segment);
-    nvm.store_u64(offset + BOUND, encode(below, offset + BOUND));
+    nvm.store_u64(offset + BOUND, encode(below.get(), offset + BOUND));
     nvm.store_u64(offset + SEAL, seal_word(segment_seed(uuid, segment, generation), end));
     nvm.flush(offset + BOUND, 16);
     nvm.fence();
 }
 
 /// Says durably that every number in a segment is below this.
-pub fn bound_segment(nvm: &impl Nvm, layout: &Layout, segment: Segment, below: u64) {
+pub fn bound_segment(nvm: &impl Nvm, layout: &Layout, segment: Segment, below: Seq) {
     let offset = layout.segment_offset(segment) + BOUND;
-    nvm.store_u64(offset, encode(below, offset));
+    nvm.store_u64(offset, encode(below.get(), offset));
     nvm.flush(offset, 8);
     nvm.fence();
 }
@@ -93,7 +93,7 @@ pub fn seal_of(
     let is_sealed = sealed == seal_word(segment_seed(uuid, segment, generation), end)
         && (SEGMENT_HEADER_BYTES..=layout.segment_bytes).contains(&u64::from(end));
     // A bound is of an older use if it is not above the generation, which was drawn first.
-    let below = decode(word(BOUND), bound_at).filter(|&below| below > generation);
+    let below = decode(word(BOUND), bound_at).map(Seq::new).filter(|&below| below > generation.seq());
     Seal { end: is_sealed.then_some(end), below }
 }
 
@@ -105,8 +105,8 @@ fn seal_word(seed: u32, end: u32) -> u64 {
 
 /// Where the checksums of a segment's records start: no record is valid in another pool, segment or
 /// generation.
-pub fn segment_seed(uuid: &[u8; 16], segment: Segment, generation: u64) -> u32 {
+pub fn segment_seed(uuid: &[u8; 16], segment: Segment, generation: Generation) -> u32 {
     let crc = crc32c::crc32c(uuid);
     let crc = crc32c::crc32c_append(crc, &segment.number().to_le_bytes());
-    crc32c::crc32c_append(crc, &generation.to_le_bytes())
+    crc32c::crc32c_append(crc, &generation.get().to_le_bytes())
 }

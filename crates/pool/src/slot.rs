@@ -12,7 +12,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::layout::{Layout, SLOT_BYTES};
-use crate::numbers::Slot;
+use crate::numbers::{Generation, Seq, Slot};
 use crate::word::sum_at;
 use crate::{CHECKED_MAX, decode, encode};
 
@@ -263,7 +263,7 @@ pub enum HintKind {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Replaced {
     /// Slot and generation of the file that has it, if it has a slot: it is removed by that.
-    pub slot: Option<(Slot, u64)>,
+    pub slot: Option<(Slot, Generation)>,
     /// What may stand there on the disk, besides files that have slots.
     pub base: Option<Base>,
 }
@@ -290,7 +290,7 @@ impl Replaced {
     fn encode(&self) -> RawReplaced {
         let mut raw = RawReplaced::new_zeroed();
         if let Some((slot, generation)) = self.slot {
-            (raw.slot, raw.generation) = (U32::new(slot.number()), U64::new(generation));
+            (raw.slot, raw.generation) = (U32::new(slot.number()), U64::new(generation.get()));
         }
         if let Some(base) = &self.base {
             raw.handle_type = U32::new(base.handle_type as u32);
@@ -305,8 +305,9 @@ impl Replaced {
         let handle = raw.handle.get(..usize::from(raw.handle_bytes.get()))?.to_vec();
         let born_ns = Some(raw.born_ns.get() as i64).filter(|&born_ns| born_ns != 0);
         let base = Base { handle_type: raw.handle_type.get() as i32, handle, born_ns };
+        let generation = Generation::new(raw.generation.get());
         Some(Self {
-            slot: (raw.generation.get() != 0).then_some((Slot::new(raw.slot.get()), raw.generation.get())),
+            slot: (!generation.is_none()).then_some((Slot::new(raw.slot.get()), generation)),
             base: (!base.handle.is_empty()).then_some(base),
         })
     }
@@ -366,8 +367,8 @@ impl<N: Nvm> Slots<'_, N> {
     }
 
     /// The generation under which the slot is in use, or `None` when it is free.
-    pub fn generation(&self, slot: Slot) -> Option<u64> {
-        self.word(slot, IN_USE).filter(|&generation| generation != 0)
+    pub fn generation(&self, slot: Slot) -> Option<Generation> {
+        self.word(slot, IN_USE).map(Generation::new).filter(|generation| !generation.is_none())
     }
 
     /// Whether the in-use mark was never written: the slot was never used.
@@ -394,12 +395,12 @@ impl<N: Nvm> Slots<'_, N> {
     /// fence.
     ///
     /// `expired_seq` starts at `generation`: nothing older than the slot's use can be live in it.
-    pub fn take(&self, slot: Slot, generation: u64, taken: &Taken<'_>) {
+    pub fn take(&self, slot: Slot, generation: Generation, taken: &Taken<'_>) {
         let &Taken { identity, ownership, marks, path, parent, stamp } = taken;
         let base = self.layout.slot_offset(slot);
         let mut raw = RawIdentity::new_zeroed();
         raw.handle_type = U32::new(identity.handle_type as u32);
-        raw.generation = U64::new(generation);
+        raw.generation = U64::new(generation.get());
         raw.fs_uuid = identity.fs_uuid;
         raw.inode = U64::new(identity.inode);
         raw.handle_bytes = U16::new(identity.handle.len() as u16);
@@ -409,12 +410,12 @@ impl<N: Nvm> Slots<'_, N> {
         raw.group = U32::new(ownership.group);
         raw.crc = U32::new(sum_at(base, &raw.as_bytes()[4..]));
         if on(Canary::InUseBeforeIdentity) {
-            self.set_word(slot, IN_USE, generation);
+            self.set_word(slot, IN_USE, generation.get());
         }
         self.nvm.write(base, raw.as_bytes());
         self.nvm.flush(base, size_of::<RawIdentity>() as u64);
         let older = if on(Canary::OlderUseLive) { self.expired_seq(slot) } else { None };
-        self.set_word(slot, EXPIRED, older.unwrap_or(generation));
+        self.set_expired_seq(slot, older.unwrap_or(generation.seq()));
         self.set_word(slot, MARKS, marks);
         self.set_left(slot, Left::Unknown);
         self.set_word(slot, LIFE, 0);
@@ -424,7 +425,7 @@ impl<N: Nvm> Slots<'_, N> {
         if let Some(stamp) = stamp {
             self.write_stamp(slot, 0, generation, 1, &stamp);
         }
-        self.set_word(slot, IN_USE, generation);
+        self.set_word(slot, IN_USE, generation.get());
     }
 
     /// Gives a slot back. Its records are void from here on (rule 3 of liveness).
@@ -471,7 +472,8 @@ impl<N: Nvm> Slots<'_, N> {
         let raw = RawStamp::read_from_bytes(&bytes).ok()?;
         let is_whole = raw.crc.get() == sum_at(offset, &bytes[4..]);
         // Nobody counts so far: the next version has to be a higher one.
-        let is_ours = Some(raw.generation.get()) == self.generation(slot) && raw.version.get() < u64::MAX;
+        let is_ours = Some(Generation::new(raw.generation.get())) == self.generation(slot)
+            && raw.version.get() < u64::MAX;
         if !(is_whole && is_ours) {
             return None;
         }
@@ -487,11 +489,11 @@ impl<N: Nvm> Slots<'_, N> {
         Some((raw.version.get(), stamp))
     }
 
-    fn write_stamp(&self, slot: Slot, copy: usize, generation: u64, version: u64, stamp: &Stamp) {
+    fn write_stamp(&self, slot: Slot, copy: usize, generation: Generation, version: u64, stamp: &Stamp) {
         let mut raw = RawStamp::new_zeroed();
         raw.is_on_disk = U32::new(u32::from(stamp.is_on_disk));
         raw.version = U64::new(version);
-        raw.generation = U64::new(generation);
+        raw.generation = U64::new(generation.get());
         raw.size = U64::new(stamp.size);
         raw.modified_ns = U64::new(stamp.modified_ns as u64);
         raw.changed_ns = U64::new(stamp.changed_ns as u64);
@@ -571,7 +573,7 @@ impl<N: Nvm> Slots<'_, N> {
         if raw.crc.get() != sum_at(offset, &bytes[4..]) {
             return Err("the checksum of its identity does not hold");
         }
-        if Some(raw.generation.get()) != self.generation(slot) {
+        if Some(Generation::new(raw.generation.get())) != self.generation(slot) {
             return Err("its identity belongs to another generation");
         }
         let handle = raw.handle.get(..usize::from(raw.handle_bytes.get())).ok_or("its handle is too long")?;
@@ -586,13 +588,13 @@ impl<N: Nvm> Slots<'_, N> {
     }
 
     /// Records up to and with this seq are void; `None` when the word is damaged.
-    pub fn expired_seq(&self, slot: Slot) -> Option<u64> {
-        self.word(slot, EXPIRED)
+    pub fn expired_seq(&self, slot: Slot) -> Option<Seq> {
+        self.word(slot, EXPIRED).map(Seq::new)
     }
 
     /// Persists `expired_seq`. The caller upholds invariant 2.
-    pub fn set_expired_seq(&self, slot: Slot, seq: u64) {
-        self.set_word(slot, EXPIRED, seq);
+    pub fn set_expired_seq(&self, slot: Slot, seq: Seq) {
+        self.set_word(slot, EXPIRED, seq.get());
     }
 
     /// Whether what the marks of a slot are can be read.
@@ -649,7 +651,7 @@ impl<N: Nvm> Slots<'_, N> {
         parent: Option<&Parent>,
         replaced: Option<Replaced>,
     ) {
-        let generation = self.generation(slot).unwrap_or(0);
+        let generation = self.generation(slot).unwrap_or_default();
         let versions = [0, 1].map(|copy| self.hint(slot, copy).map_or(0, |hint| hint.version));
         let copy = usize::from((versions[1] < versions[0]) != on(Canary::HintInPlace));
         let version = versions[0].max(versions[1]) + 1;
@@ -671,7 +673,7 @@ impl<N: Nvm> Slots<'_, N> {
             return self.push_hint(slot, HintKind::Name, path, parent.as_ref());
         };
         let version = copies.iter().flatten().map(|hint| hint.version).max().unwrap_or(0) + 1;
-        let generation = self.generation(slot).unwrap_or(0);
+        let generation = self.generation(slot).unwrap_or_default();
         let hint = Hint { kind: HintKind::Name, version, path: path.to_vec(), parent, replaced: None };
         self.write_hint(slot, 1 - kept, generation, &hint);
     }
@@ -682,7 +684,8 @@ impl<N: Nvm> Slots<'_, N> {
         self.nvm.read(offset, &mut bytes);
         let raw = RawHint::read_from_bytes(&bytes).ok()?;
         let is_whole = raw.crc.get() == sum_at(offset, &bytes[4..]);
-        let is_ours = Some(raw.generation.get()) == self.generation(slot) && raw.version.get() < u64::MAX;
+        let is_ours = Some(Generation::new(raw.generation.get())) == self.generation(slot)
+            && raw.version.get() < u64::MAX;
         if !(is_whole && is_ours) {
             return None;
         }
@@ -705,7 +708,7 @@ impl<N: Nvm> Slots<'_, N> {
         Some(Hint { kind, version: raw.version.get(), path, parent, replaced })
     }
 
-    fn write_hint(&self, slot: Slot, copy: usize, generation: u64, hint: &Hint) {
+    fn write_hint(&self, slot: Slot, copy: usize, generation: Generation, hint: &Hint) {
         assert!(hint.path.len() <= PATH_BYTES_MAX, "the caller bypasses longer paths");
         let mut raw = RawHint::new_zeroed();
         raw.kind = U16::new(match hint.kind {
@@ -716,7 +719,7 @@ impl<N: Nvm> Slots<'_, N> {
         });
         raw.path_bytes = U16::new(hint.path.len() as u16);
         raw.version = U64::new(hint.version);
-        raw.generation = U64::new(generation);
+        raw.generation = U64::new(generation.get());
         raw.path[..hint.path.len()].copy_from_slice(&hint.path);
         if let Some(replaced) = &hint.replaced {
             assert!(hint.path.len() <= REPLACING_PATH_BYTES_MAX, "the caller settles longer ones");

@@ -11,7 +11,7 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::layout::{HOME_BYTES, Layout, Zone};
-use crate::numbers::Segment;
+use crate::numbers::{Generation, Segment};
 use crate::segment::SegmentUse;
 use crate::{decode, encode};
 
@@ -32,7 +32,7 @@ pub struct Frame {
     /// The segment whose bytes these are.
     pub segment: Segment,
     /// Its generation when it was copied.
-    pub generation: u64,
+    pub generation: Generation,
     /// First byte behind its last valid record.
     pub end: u32,
 }
@@ -141,7 +141,7 @@ impl<N: Nvm> Frames<'_, N> {
         if word == 0 {
             return Ok(None);
         }
-        let generation = decode(word, at).ok_or(DamagedEntry)?;
+        let generation = Generation::new(decode(word, at).ok_or(DamagedEntry)?);
         let place = decode(self.nvm.load_u64(at + 8), at + 8).ok_or(DamagedEntry)?;
         let segment = u32::try_from(place >> END_BITS).map_err(|_| DamagedEntry)?;
         let segment = Segment::new(segment);
@@ -163,7 +163,7 @@ impl<N: Nvm> Frames<'_, N> {
         self.nvm.fence();
         for (frame, held) in frames {
             let at = self.layout.frame_offset(*frame);
-            self.nvm.store_u64(at, encode(held.generation, at));
+            self.nvm.store_u64(at, encode(held.generation.get(), at));
             self.nvm.flush(at, 8);
         }
         self.nvm.fence();

@@ -6,6 +6,7 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::layout::{Layout, PAGE_BYTES, Zone};
+use crate::numbers::Seq;
 use crate::segment::SEGMENT_HEADER_BYTES;
 use crate::{SEGMENT_BYTES, Slots, decode, encode};
 
@@ -93,7 +94,7 @@ pub fn format(nvm: &impl Nvm, layout: &Layout, uuid: [u8; 16], created_unix_s: u
         nvm.flush(layout.segment_offset(segment), SEGMENT_HEADER_BYTES);
     }
     let words = Words { nvm, layout };
-    words.set_counter_clean(1);
+    words.set_counter_clean(Seq::new(1));
     nvm.fence();
     let superblock = Superblock { uuid, layout: *layout, created_unix_s };
     mend(nvm, &superblock);
@@ -287,13 +288,13 @@ impl<N: Nvm> Words<'_, N> {
 
     /// The counter's value if the pool was closed cleanly: nothing is live and every number used is
     /// below it.
-    pub fn counter_clean(&self) -> Option<u64> {
-        self.get(1)
+    pub fn counter_clean(&self) -> Option<Seq> {
+        self.get(1).map(Seq::new)
     }
 
     /// Marks the pool as closed cleanly.
-    pub fn set_counter_clean(&self, counter: u64) {
-        self.set(1, counter);
+    pub fn set_counter_clean(&self, counter: Seq) {
+        self.set(1, counter.get());
     }
 
     /// Marks the pool as in use; from here on only a scan knows what is in it.

@@ -8,10 +8,10 @@ use std::fmt::Write;
 
 use holdfast_media::{Bytes, Nvm};
 use holdfast_pool::{
-    Base, FormatError, Frame, Frames, HintKind, Home, Identity, Layout, Left, LeftAt, Life, MARK_CREATED,
-    Mount, Ownership, POOL_BYTES_MIN, Parent, Remains, Replaced, SLOT_BYTES, SUPERBLOCK_COPY_OFFSET, Seal,
-    Segment, SegmentUse, Slot, Slots, SpillHeader, Stamp, Taken, Words, Zone, format, mend, open, remains,
-    seal_of, seal_segment, set_segment_generation,
+    Base, FormatError, Frame, Frames, Generation, HintKind, Home, Identity, Layout, Left, LeftAt, Life,
+    MARK_CREATED, Mount, Ownership, POOL_BYTES_MIN, Parent, Remains, Replaced, SLOT_BYTES,
+    SUPERBLOCK_COPY_OFFSET, Seal, Segment, SegmentUse, Seq, Slot, Slots, SpillHeader, Stamp, Taken, Words,
+    Zone, format, mend, open, remains, seal_of, seal_segment, set_segment_generation,
 };
 
 /// Media in ordinary memory.
@@ -159,7 +159,7 @@ fn the_document_shows_the_bytes_that_are_written() {
         parent: Some(&parent),
         stamp: Some(stamp),
     };
-    slots.take(Slot::new(0), 1000, &taken);
+    slots.take(Slot::new(0), Generation::new(1000), &taken);
     assert_eq!(slots.stamp(Slot::new(0)), Some(stamp));
     let later = Stamp { is_on_disk: true, ..stamp };
     slots.push_stamp(Slot::new(0), &later);
@@ -180,28 +180,28 @@ fn the_document_shows_the_bytes_that_are_written() {
     slots.push_hint(Slot::new(0), HintKind::Unlink, b"/srv/a", None);
     let hints = slots.hints(Slot::new(0));
     assert_eq!((hints[0].parent.as_ref(), hints[1].parent.as_ref()), (None, Some(&parent)));
-    slots.set_expired_seq(Slot::new(0), 1234);
-    set_segment_generation(&memory, &layout, Segment::new(0), 1001);
+    slots.set_expired_seq(Slot::new(0), Seq::new(1234));
+    set_segment_generation(&memory, &layout, Segment::new(0), Generation::new(1001));
     seal_segment(
         &memory,
         &layout,
         &uuid,
-        SegmentUse { segment: Segment::new(0), generation: 1001 },
+        SegmentUse { segment: Segment::new(0), generation: Generation::new(1001) },
         384,
-        1239,
+        Seq::new(1239),
     );
     let seal = |(segment, generation)| {
-        let place = SegmentUse { segment, generation };
+        let place = SegmentUse { segment, generation: Generation::new(generation) };
         seal_of(&memory.0.borrow()[layout.segment_offset(Segment::new(0)) as usize..], &layout, &uuid, place)
     };
-    assert_eq!(seal((Segment::new(0), 1001)), Seal { end: Some(384), below: Some(1239) });
+    assert_eq!(seal((Segment::new(0), 1001)), Seal { end: Some(384), below: Some(Seq::new(1239)) });
     // Of another use or place it says nothing.
     assert_eq!(seal((Segment::new(0), 1240)), Seal::default());
     assert_eq!(seal((Segment::new(1), 1001)), Seal::default());
     let frames = Frames { nvm: &memory, layout: &layout };
     let home = Home { path: b"/srv/spill".to_vec(), id: *b"the file's name!", frame_count: 512 };
     frames.set_home(&home).unwrap();
-    let held = Frame { segment: Segment::new(3), generation: 1002, end: 2_097_088 };
+    let held = Frame { segment: Segment::new(3), generation: Generation::new(1002), end: 2_097_088 };
     frames.put(&[(1, held)]);
     assert_eq!((frames.home(), frames.get(1), frames.get(0)), (Some(home), Ok(Some(held)), Ok(None)));
 
@@ -228,7 +228,7 @@ fn the_document_shows_the_bytes_that_are_written() {
     drop(bytes);
     // And once more, over a file.
     let base = Base { handle_type: 1, handle: vec![0x31, 0x32, 0x33, 0x34], born_ns: Some(1_700_000_000) };
-    let replaced = Replaced { slot: Some((Slot::new(7), 999)), base: Some(base) };
+    let replaced = Replaced { slot: Some((Slot::new(7), Generation::new(999))), base: Some(base) };
     slots.push_hint(Slot::new(0), HintKind::Name, b"/srv/a", Some(&parent));
     slots.push_replacing(Slot::new(0), b"/srv/b", Some(&parent), &replaced);
     assert_eq!(slots.hints(Slot::new(0))[0].replaced, Some(replaced));
@@ -283,7 +283,7 @@ fn a_pool_without_superblocks_is_told_from_no_pool() {
     let ownership = Ownership { mode: 0o600, owner: 0, group: 0 };
     let taken =
         Taken { identity: &identity, ownership, marks: 0, path: b"/srv/a", parent: None, stamp: None };
-    Slots { nvm: &memory, layout: &layout }.take(Slot::new(7), 1000, &taken);
+    Slots { nvm: &memory, layout: &layout }.take(Slot::new(7), Generation::new(1000), &taken);
     assert_eq!(remains(&memory), Remains::Pool);
 }
 

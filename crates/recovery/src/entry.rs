@@ -1,16 +1,16 @@
 //! Records as a scan finds them.
 
 use holdfast_log::{Kind, RECORD_HEADER_BYTES};
-use holdfast_pool::{CHECKED_MAX, SEGMENT_BYTES, Segment, Slot};
+use holdfast_pool::{CHECKED_MAX, SEGMENT_BYTES, Segment, Seq, Slot};
 
 /// Numbers above this cannot come from the counter: at a million a second it is reached after a
 /// century.
-pub(super) const SEQ_MAX: u64 = CHECKED_MAX - (1 << 40);
+pub(super) const SEQ_MAX: Seq = Seq::new(CHECKED_MAX - (1 << 40));
 
 /// Where a record stands and what its header says.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
-    pub(super) seq: u64,
+    pub(super) seq: Seq,
     pub(super) file_offset: u64,
     pub(super) extent: u64,
     /// The segment, or behind the numbers of all segments the frame of the spill file.
@@ -39,8 +39,14 @@ impl Entry {
         u32::from(self.line) * RECORD_HEADER_BYTES as u32
     }
 
+    /// Which records it cancels, if it cancels any: earlier ones.
+    pub(super) fn cancels(&self) -> Option<Seq> {
+        let seq = Seq::new(self.file_offset);
+        (self.kind == Kind::Cancel && seq < self.seq).then_some(seq)
+    }
+
     /// Sorts the members of a write together, and writes by file and time.
-    pub(super) fn order(&self) -> (Slot, u64, u16, Segment, u16) {
+    pub(super) fn order(&self) -> (Slot, Seq, u16, Segment, u16) {
         (self.slot, self.seq, self.group_index, self.segment, self.line)
     }
 }

@@ -94,7 +94,7 @@ fn row(entry: &Entry) -> RecordRow {
         Kind::Cancel => ("cancel", entry.extent),
     };
     RecordRow {
-        seq: entry.seq,
+        seq: entry.seq.get(),
         kind,
         offset: entry.file_offset,
         length,

@@ -6,7 +6,9 @@ use std::path::Path;
 
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
-use holdfast_pool::{Hint, HintKind, Identity, Left, Life, MARK_CREATED, MARK_VOID, Replaced, Slot, Stamp};
+use holdfast_pool::{
+    Generation, Hint, HintKind, Identity, Left, Life, MARK_CREATED, MARK_VOID, Replaced, Slot, Stamp,
+};
 
 use super::slots::SlotState;
 use super::source::Source;
@@ -16,7 +18,7 @@ use holdfast_disk::Stat;
 pub(super) struct SlotFile {
     pub(super) slot: Slot,
     /// Order in which slots were taken; 0 when damaged.
-    pub(super) generation: u64,
+    pub(super) generation: Generation,
     /// Who the file is, or why that cannot be read.
     pub(super) identity: Result<Identity, &'static str>,
     pub(super) marks: u64,
@@ -50,11 +52,13 @@ impl SlotFile {
         let (generation, identity, never_expired) = match state {
             SlotState::Free => return None,
             SlotState::Blank if !has_records => return None,
-            SlotState::Blank => (0, Err("its slot is blank, and the log has records of it"), false),
-            SlotState::InUse { generation, expired_seq } => {
-                (generation, slots.identity(slot), expired_seq == generation)
+            SlotState::Blank => {
+                (Generation::NONE, Err("its slot is blank, and the log has records of it"), false)
             }
-            SlotState::Damaged => (0, Err("a word of its slot is damaged"), false),
+            SlotState::InUse { generation, expired_seq } => {
+                (generation, slots.identity(slot), expired_seq == generation.seq())
+            }
+            SlotState::Damaged => (Generation::NONE, Err("a word of its slot is damaged"), false),
         };
         Some(Self {
             slot,

@@ -7,7 +7,7 @@ use std::io;
 
 use holdfast_log::{Gap, survey};
 use holdfast_media::Nvm;
-use holdfast_pool::seal_of;
+use holdfast_pool::{Generation, Seq, seal_of};
 
 use super::PoolError;
 use super::payloads::ReadSpill;
@@ -49,11 +49,11 @@ pub(super) fn open<D: Disk>(
 
 /// What a frame says when it is read.
 pub(super) struct FrameScan {
-    pub(super) generation: u64,
+    pub(super) generation: Generation,
     /// Where records stood and none is valid.
     pub(super) gaps: Vec<Gap>,
     /// Every number in it is below this, if that is known.
-    pub(super) below: Option<u64>,
+    pub(super) below: Option<Seq>,
 }
 
 /// Reads a frame: nothing when it is free, an error in words when its entry is damaged.

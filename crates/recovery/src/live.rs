@@ -4,7 +4,7 @@
 //! Since the scan drops expired records first, a group is judged by expiry before it is judged by
 //! completeness (history 2).
 
-use holdfast_pool::{Segment, Slot};
+use holdfast_pool::{Segment, Seq, Slot};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 
@@ -22,7 +22,7 @@ pub(super) struct SlotLog {
     pub(super) bytes: u64,
     /// Highest seq of its records, cancels and voided ones included: with this expired, none is
     /// live.
-    pub(super) seq_max: u64,
+    pub(super) seq_max: Seq,
     /// Segments that hold records of it (cancels too: without them cancelled writes would come
     /// back).
     pub(super) segments: Vec<Segment>,
@@ -110,11 +110,10 @@ fn segments(slot: &[Entry]) -> Vec<Segment> {
 }
 
 /// Cancelled seq and bytes that stay valid. Of several cancels of one write the newest counts.
-fn cancels(slot: &[Entry]) -> HashMap<u64, u64> {
+fn cancels(slot: &[Entry]) -> HashMap<Seq, u64> {
     slot.iter()
-        .filter(|entry| entry.kind == Kind::Cancel && entry.file_offset < entry.seq)
+        .filter_map(|entry| Some((entry.cancels()?, entry.extent)))
         .filter(|_| !on(Canary::RecoverCancelled))
-        .map(|entry| (entry.file_offset, entry.extent))
         .collect()
 }
 
@@ -162,7 +161,7 @@ mod tests {
 
     fn entry(slot: Slot, seq: u64, kind: Kind) -> Entry {
         Entry {
-            seq,
+            seq: Seq::new(seq),
             file_offset: 0,
             extent: 100,
             segment: Segment::new(1),
@@ -189,7 +188,7 @@ mod tests {
     }
 
     fn seqs(live: &Live, slot: Slot) -> Vec<u64> {
-        live.of(slot).iter().map(|entry| entry.seq).collect()
+        live.of(slot).iter().map(|entry| entry.seq.get()).collect()
     }
 
     #[test]
@@ -202,14 +201,14 @@ mod tests {
         let live = resolve(entries, &mut Vec::new());
         assert_eq!(seqs(&live, Slot::new(0)), [9]);
         assert_eq!(seqs(&live, Slot::new(1)), [3, 5]);
-        assert_eq!((live.slots[&Slot::new(1)].seq_max, live.slots[&Slot::new(1)].bytes), (5, 100));
+        assert_eq!((live.slots[&Slot::new(1)].seq_max, live.slots[&Slot::new(1)].bytes), (Seq::new(5), 100));
     }
 
     #[test]
     fn a_group_is_whole_or_void() {
         let live = resolve(vec![member(4, 1, 3), member(4, 0, 3)], &mut Vec::new());
         assert!(live.of(Slot::new(0)).is_empty());
-        assert_eq!(live.slots[&Slot::new(0)].seq_max, 4);
+        assert_eq!(live.slots[&Slot::new(0)].seq_max, Seq::new(4));
         let live = resolve(vec![member(4, 1, 2), member(4, 0, 2)], &mut Vec::new());
         assert_eq!(live.of(Slot::new(0)).len(), 2);
     }

@@ -4,7 +4,7 @@
 //! to the next over all of it. Else nobody can tell, and every file that may have had one there
 //! counts. It judges numbers and does nothing else; docs/crash/damage.md argues why.
 
-use holdfast_pool::Slot;
+use holdfast_pool::{Generation, Seq, Slot};
 use std::collections::BTreeSet;
 
 use holdfast_log::{Gap, Header, headers_in_gap};
@@ -21,7 +21,7 @@ pub(super) struct Loss {
     /// Headers of the records that stood there; `None` if they are not known.
     headers: Option<Vec<Header>>,
     /// The numbers of these records are below this.
-    below: u64,
+    below: Seq,
 }
 
 /// Whose a damaged record was.
@@ -38,12 +38,12 @@ enum Whose {
 
 impl Loss {
     /// Damage of which nobody can tell whose records it took.
-    pub(super) fn of_anybody(below: Option<u64>) -> Self {
-        Self { headers: None, below: below.unwrap_or(u64::MAX) }
+    pub(super) fn of_anybody(below: Option<Seq>) -> Self {
+        Self { headers: None, below: below.unwrap_or(Seq::MAX) }
     }
 
     /// A gap in the bytes of a segment.
-    pub(super) fn of_gap(bytes: &[u8], generation: u64, gap: Gap, below: Option<u64>) -> Self {
+    pub(super) fn of_gap(bytes: &[u8], generation: Generation, gap: Gap, below: Option<Seq>) -> Self {
         Self { headers: headers_in_gap(bytes, generation, gap), ..Self::of_anybody(below) }
     }
 
@@ -71,7 +71,7 @@ impl Loss {
         match states[slot.index()] {
             SlotState::Free | SlotState::Blank => false,
             SlotState::Damaged => true,
-            SlotState::InUse { generation, expired_seq } => generation.max(expired_seq) < self.below,
+            SlotState::InUse { generation, expired_seq } => generation.seq().max(expired_seq) < self.below,
         }
     }
 }
@@ -87,15 +87,18 @@ fn whose(header: &Header, states: &[SlotState]) -> Whose {
         Some(SlotState::Damaged) => Whose::Of(header.slot),
         None | Some(SlotState::Blank) => Whose::Unknown,
         Some(SlotState::Free | SlotState::InUse { .. }) => {
-            let is_near = |&(slot, generation): &(Slot, u64)| {
+            let is_near = |&(slot, generation): &(Slot, Generation)| {
                 generation == named
-                    || slot == header.slot && (generation ^ named).count_ones() <= FLIPPED_BITS_MAX
+                    || slot == header.slot
+                        && (generation.get() ^ named.get()).count_ones() <= FLIPPED_BITS_MAX
             };
             let near: Vec<Slot> = uses.filter(is_near).map(|(slot, _)| slot).collect();
             match near.is_empty() {
                 false => Whose::OneOf(near),
                 // A slot is taken before its records get their numbers.
-                true if (1..header.seq).contains(&named) && header.seq <= SEQ_MAX => Whose::Nobodys,
+                true if !named.is_none() && named.seq() < header.seq && header.seq <= SEQ_MAX => {
+                    Whose::Nobodys
+                }
                 true => Whose::Unknown,
             }
         }
@@ -109,7 +112,10 @@ mod tests {
     use super::*;
 
     fn lost(loss: &Loss) -> Vec<u32> {
-        let in_use = |generation, expired_seq| SlotState::InUse { generation, expired_seq };
+        let in_use = |generation, expired_seq| SlotState::InUse {
+            generation: Generation::new(generation),
+            expired_seq: Seq::new(expired_seq),
+        };
         let states =
             [in_use(1000, 1100), SlotState::Free, in_use(1001, 1001), in_use(1200, 1300), SlotState::Blank];
         let mut lost = BTreeSet::new();
@@ -120,8 +126,8 @@ mod tests {
     #[test]
     fn whoever_may_have_had_records_there_may_have_lost_some() {
         assert_eq!(lost(&Loss::of_anybody(None)), [0, 2, 3]);
-        assert_eq!(lost(&Loss::of_anybody(Some(1150))), [0, 2], "taken later");
-        assert_eq!(lost(&Loss::of_anybody(Some(1050))), [2], "expired");
+        assert_eq!(lost(&Loss::of_anybody(Some(Seq::new(1150)))), [0, 2], "taken later");
+        assert_eq!(lost(&Loss::of_anybody(Some(Seq::new(1050)))), [2], "expired");
     }
 
     #[test]
@@ -130,10 +136,10 @@ mod tests {
             kind: Kind::Write,
             payload_bytes: 1,
             slot,
-            slot_generation,
-            seq: 1400,
+            slot_generation: Generation::new(slot_generation),
+            seq: Seq::new(1400),
             file_offset: 0,
-            segment_generation: 900,
+            segment_generation: Generation::new(900),
             extent: 1,
             unix_time_ns: 0,
             group_index: 0,

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use holdfast_canary::{Canary, on};
 use holdfast_media::{Mapping, OpenMode};
-use holdfast_pool::{FormatError, Remains, Segment, Slot, Superblock, VERSION, Words};
+use holdfast_pool::{FormatError, Remains, Segment, Seq, Slot, Superblock, VERSION, Words};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
@@ -67,7 +67,7 @@ pub struct RecoveredPool {
     /// pool locked.
     pub lock: OwnedFd,
     /// The counter's first free number: above every generation, seq and `expired_seq` in the pool.
-    pub counter_start: u64,
+    pub counter_start: Seq,
     /// Segments with live records of set-aside files; they must not be reused.
     pub pinned_segments: Vec<Segment>,
     /// Frames of the spill file with such records.

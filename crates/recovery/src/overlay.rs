@@ -79,8 +79,7 @@ impl Touched {
 
 #[cfg(test)]
 mod tests {
-    use holdfast_pool::Segment;
-    use holdfast_pool::Slot;
+    use holdfast_pool::{Segment, Seq, Slot};
     use std::convert::Infallible;
 
     use holdfast_log::Kind;
@@ -91,7 +90,7 @@ mod tests {
         let writes: Vec<Entry> = (0..)
             .zip(writes)
             .map(|(seq, &(file_offset, bytes))| Entry {
-                seq,
+                seq: Seq::new(seq),
                 file_offset,
                 extent: u64::from(bytes),
                 segment: Segment::new(0),
@@ -108,7 +107,7 @@ mod tests {
             .collect();
         let mut found = Vec::new();
         newest_pieces(&writes, |write, skip, bytes| {
-            found.push((write.seq, write.file_offset + skip, bytes));
+            found.push((write.seq.get(), write.file_offset + skip, bytes));
             Ok::<_, Infallible>(())
         })
         .unwrap();

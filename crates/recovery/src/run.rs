@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
-use holdfast_pool::{Segment, Slot, bound_segment, set_segment_generation};
+use holdfast_pool::{Generation, Segment, Seq, Slot, bound_segment, set_segment_generation};
 
 use super::apply::Applier;
 use super::export::export;
@@ -55,7 +55,7 @@ fn is_for_want_of_room(error: &io::Error) -> bool {
 /// What whoever serves a recovered pool must know of it.
 pub struct Recovered {
     /// The counter's first free number: above every generation, seq and `expired_seq` in the pool.
-    pub counter_start: u64,
+    pub counter_start: Seq,
     /// Segments with live records of set-aside files; they must not be reused.
     pub pinned_segments: Vec<Segment>,
     /// Frames of the spill file with such records.
@@ -340,8 +340,9 @@ fn free_segments(source: &Source<'_, impl Nvm>, plan: &mut Plan, aside: HashSet<
     for &Broken { segment, lost_generation } in &plan.broken {
         let (nvm, layout) = (source.nvm, source.layout());
         if pinned.binary_search(&segment).is_err() {
-            set_segment_generation(nvm, layout, segment, plan.counter_start);
-            plan.counter_start += 1;
+            let generation = Generation::drawn_at(plan.counter_start);
+            set_segment_generation(nvm, layout, segment, generation);
+            plan.counter_start = plan.counter_start.next();
             continue;
         }
         // Files of later lives cannot have lost anything there.
@@ -380,13 +381,13 @@ mod tests {
         let directory = tempfile::tempdir_in("/dev/shm").expect("tests need a tmpfs at /dev/shm");
         let path = directory.path().join("pool");
         format(&path, 16 << 20, true, false, &mut |_, _| ()).unwrap();
-        let mut closed = 1;
+        let mut closed = Seq::new(1);
         for _ in 0..3 {
             let pool = reopened(&path);
             let layout = pool.superblock.layout;
             for segment in layout.segments() {
-                let late = closed + u64::from(segment);
-                set_segment_generation(&pool.mapping, &layout, segment, late);
+                let late = closed.after(segment.into());
+                set_segment_generation(&pool.mapping, &layout, segment, Generation::drawn_at(late));
                 assert!(late < pool.counter_start);
             }
             pool.close_clean();

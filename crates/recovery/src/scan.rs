@@ -10,7 +10,7 @@ use std::time::Duration;
 use holdfast_canary::{Canary, on};
 use holdfast_log::{Gap, RECORD_HEADER_BYTES, Record, generation_of_records, survey};
 use holdfast_media::Nvm;
-use holdfast_pool::{Layout, Segment, SegmentUse, decode, seal_of, segment_generation};
+use holdfast_pool::{Generation, Layout, Segment, SegmentUse, Seq, decode, seal_of, segment_generation};
 
 use super::PoolError;
 use super::entry::{Entry, SEQ_MAX};
@@ -21,8 +21,8 @@ use super::source::Source;
 
 /// A counter does not start above this: as many numbers again are left before [`SEQ_MAX`], above
 /// which every record would be taken for damage.
-const START_MAX: u64 = 1 << 51;
-const _: () = assert!(START_MAX < SEQ_MAX / 2 + (1 << 40));
+const START_MAX: Seq = Seq::new(1 << 51);
+const _: () = assert!(START_MAX.get() < SEQ_MAX.get() / 2 + (1 << 40));
 /// At most this many damaged places are listed one by one.
 const DAMAGED_LISTED_MAX: usize = 1000;
 const SCAN_THREADS: usize = 2;
@@ -40,7 +40,7 @@ const SEQS_UNDER_WAY_MAX: u64 = 1 << 16;
 pub(super) struct Broken {
     pub(super) segment: Segment,
     /// The generation of its records, if its header does not say it any more.
-    pub(super) lost_generation: Option<u64>,
+    pub(super) lost_generation: Option<Generation>,
 }
 
 /// Everything one pass over the log tells.
@@ -49,9 +49,9 @@ pub(super) struct Scan {
     /// Records that name a slot in use and are not expired, in a few sorted runs.
     pub(super) entries: Vec<Entry>,
     /// The highest seq under a checksum that holds, live or not.
-    pub(super) seq_max: u64,
+    pub(super) seq_max: Seq,
     /// The highest generation of a segment whose bytes are in the spill file.
-    pub(super) generation_max: u64,
+    pub(super) generation_max: Generation,
     /// Bytes of log looked at.
     pub(super) scanned_bytes: u64,
     /// Damaged places, in words.
@@ -278,20 +278,20 @@ fn scan_one(
     if found.generation.is_some() {
         part.scanned_bytes += layout.segment_bytes;
     }
-    part.generation_max = part.generation_max.max(found.generation.unwrap_or(0));
+    part.generation_max = part.generation_max.max(found.generation.unwrap_or_default());
     found.tell(source, segment, buffer, part);
 }
 
 /// What a segment of an unrecovered pool is like.
 struct Surveyed {
     /// Its generation, as its header or, where that is lost, its records say.
-    generation: Option<u64>,
+    generation: Option<Generation>,
     /// Whether the header does not say it, and should.
     is_header_lost: bool,
     /// Where records stood and none is valid.
     gaps: Vec<Gap>,
     /// Every number in it is below this.
-    below: Option<u64>,
+    below: Option<Seq>,
 }
 
 /// Visits the valid records of a segment, of which `bytes` are all, and finds what is damaged.
@@ -303,10 +303,10 @@ fn survey_segment(
 ) -> Surveyed {
     let (layout, uuid) = (source.layout(), &source.superblock.uuid);
     let word = u64::from_le_bytes(*bytes.first_chunk().expect("a segment has a header"));
-    let known = decode(word, layout.segment_offset(segment));
+    let known = decode(word, layout.segment_offset(segment)).map(Generation::new);
     let generation = known.or_else(|| generation_of_records(bytes, uuid, segment));
     let is_header_lost = known.is_none() && (word != 0 || generation.is_some());
-    let place = SegmentUse { segment, generation: generation.unwrap_or(0) };
+    let place = SegmentUse { segment, generation: generation.unwrap_or_default() };
     let seal = seal_of(bytes, layout, uuid, place);
     let mut gaps = Vec::new();
     if generation.is_some() {
@@ -348,7 +348,7 @@ impl Surveyed {
                 base + u64::from(gap.from),
                 gap.to
             ));
-            let generation = self.generation.unwrap_or(0);
+            let generation = self.generation.unwrap_or_default();
             part.losses.push(Loss::of_gap(bytes, generation, *gap, self.below));
         }
     }
@@ -360,23 +360,24 @@ const NUMBERS_LOST_MAX: u64 = 1 << 24;
 
 /// The counter's first free number: above every generation, checksummed seq and `expired_seq` of
 /// the pool. Nothing given out from here on was ever used (history 3).
-pub(super) fn counter_start(source: &Source<'_, impl Nvm>, seq_max: u64, is_damaged: bool) -> Option<u64> {
+pub(super) fn counter_start(source: &Source<'_, impl Nvm>, seq_max: Seq, is_damaged: bool) -> Option<Seq> {
     let (nvm, layout, slots) = (source.nvm, source.layout(), source.slots());
     let mut max = seq_max;
     for segment in layout.segments() {
-        max = max.max(segment_generation(nvm, layout, segment).unwrap_or(0));
+        max = max.max(segment_generation(nvm, layout, segment).unwrap_or_default().seq());
     }
     for slot in layout.slots() {
         // A free slot's expired_seq counts too: it is what an earlier use of the slot reached.
-        max = max.max(slots.generation(slot).unwrap_or(0)).max(slots.expired_seq(slot).unwrap_or(0));
+        let begun = slots.generation(slot).unwrap_or_default().seq();
+        max = max.max(begun).max(slots.expired_seq(slot).unwrap_or_default());
     }
     if on(Canary::CounterLow) {
-        max /= 2;
+        max = Seq::new(max.get() / 2);
     }
     if is_damaged {
-        max = max.saturating_add(NUMBERS_LOST_MAX);
+        max = Seq::new(max.get().saturating_add(NUMBERS_LOST_MAX));
     }
-    (max < START_MAX).then_some(max + 1)
+    (max < START_MAX).then_some(max.next())
 }
 
 /// The same of a pool whose owner closed it cleanly and left `counter_clean`.
@@ -387,8 +388,8 @@ pub(super) fn counter_start(source: &Source<'_, impl Nvm>, seq_max: u64, is_dama
 /// are older and those slots were given back; but no number may be used twice. After the close no
 /// segment becomes free, so each is begun at most once, and only the operations that were under way
 /// draw seqs.
-pub(super) fn counter_start_clean(layout: &Layout, counter_clean: u64) -> Option<u64> {
+pub(super) fn counter_start_clean(layout: &Layout, counter_clean: Seq) -> Option<Seq> {
     let drawn_max = u64::from(layout.segment_count) + SEQS_UNDER_WAY_MAX;
-    let max = counter_clean.checked_add(drawn_max)?;
+    let max = Seq::new(counter_clean.get().checked_add(drawn_max)?);
     (max <= START_MAX).then_some(max)
 }

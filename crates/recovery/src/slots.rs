@@ -1,6 +1,7 @@
 //! What the slots of an unrecovered pool say of themselves.
 
 use holdfast_media::Nvm;
+use holdfast_pool::{Generation, Seq};
 
 use super::source::Source;
 
@@ -15,9 +16,9 @@ pub(super) enum SlotState {
     /// In use.
     InUse {
         /// Only records of this generation count.
-        generation: u64,
+        generation: Generation,
         /// Only records above this seq count.
-        expired_seq: u64,
+        expired_seq: Seq,
     },
     /// A word of it is damaged: every record that names it is kept, to be set aside.
     Damaged,

@@ -8,7 +8,7 @@ use std::time::Instant;
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 use holdfast_pool::{
-    MARK_CONFLICT, MARK_CREATED, MARK_LOST, MARK_REMOVED, MARK_SET_ASIDE, MARK_SUPERSEDED, Slot,
+    MARK_CONFLICT, MARK_CREATED, MARK_LOST, MARK_REMOVED, MARK_SET_ASIDE, MARK_SUPERSEDED, Seq, Slot,
 };
 
 use super::file::SlotFile;
@@ -31,7 +31,7 @@ use holdfast_disk::Disk;
 pub(super) struct Plan {
     pub(super) live: Live,
     pub(super) files: Vec<Planned>,
-    pub(super) counter_start: u64,
+    pub(super) counter_start: Seq,
     pub(super) clocks: Clocks,
     pub(super) report: Report,
     /// Segments that are damaged.
@@ -60,12 +60,12 @@ pub(super) fn plan(
         Some(counter) => counter_start_clean(source.layout(), counter),
         None => {
             let is_damaged = !found.damaged.is_empty() || states.contains(&SlotState::Damaged);
-            counter_start(source, found.seq_max.max(found.generation_max), is_damaged)
+            counter_start(source, found.seq_max.max(found.generation_max.seq()), is_damaged)
         }
     };
     let counter_start = counter_start.ok_or_else(|| PoolError::Counter(source.name.to_owned()));
     // A look around still works in such a pool, and helps.
-    let counter_start = if options.dry_run { counter_start.unwrap_or(0) } else { counter_start? };
+    let counter_start = if options.dry_run { counter_start.unwrap_or_default() } else { counter_start? };
     let live = resolve(std::mem::take(&mut found.entries), &mut found.damaged);
     let mut lost = live.contradicted.clone();
     found.losses.iter().for_each(|loss: &Loss| loss.add_to(&mut lost, &states));

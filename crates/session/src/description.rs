@@ -5,9 +5,9 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
-use holdfast_pool::Slot;
+use holdfast_pool::{Generation, Seq, Slot};
 
-use holdfast_board::Epoch;
+use holdfast_board::{AtomicGeneration, AtomicSeq, Epoch};
 use holdfast_cache::{FileRef, Origin};
 
 use crate::backing::Stat;
@@ -61,8 +61,8 @@ pub struct Description {
     origin: AtomicU32,
     /// The file's newest seq when it was last synced through this description, or became the
     /// cache's.
-    pub synced_seq: AtomicU64,
-    slot_generation: AtomicU64,
+    pub synced_seq: AtomicSeq,
+    slot_generation: AtomicGeneration,
     cursor: AtomicU64,
     born_ns: AtomicU64,
     device: AtomicU64,
@@ -100,8 +100,8 @@ impl Description {
             lock: AtomicU32::new(0),
             seen_error: AtomicU32::new(0),
             origin: AtomicU32::new(0),
-            synced_seq: AtomicU64::new(0),
-            slot_generation: AtomicU64::new(0),
+            synced_seq: AtomicSeq::new(Seq::ZERO),
+            slot_generation: AtomicGeneration::new(Generation::NONE),
             cursor: AtomicU64::new(CURSOR_UNKNOWN),
             born_ns: AtomicU64::new(0),
             device: AtomicU64::new(0),

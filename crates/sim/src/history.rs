@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use holdfast_pool::{Layout, Superblock};
+use holdfast_pool::{Layout, Seq, Superblock};
 use holdfast_testkit::Random;
 use serde::{Deserialize, Serialize};
 
@@ -77,7 +77,7 @@ impl History {
             disk.add_spill(&header.encode(), header.file_bytes());
         }
         let service = Service {
-            counter_start: 1,
+            counter_start: Seq::new(1),
             pinned_segments: Vec::new(),
             pinned_frames: Vec::new(),
             set_aside_slots: Vec::new(),

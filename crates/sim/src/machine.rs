@@ -14,7 +14,7 @@ use holdfast_board::{Epoch, RequestCell, RequestState, pause};
 use holdfast_cache::{Answer, FileRef, Origin, Reason, Refusal, Request};
 use holdfast_disk::{Disk, DiskFile};
 use holdfast_durable::{BEHIND_AT_ONCE, Durable, Events, Held, ManagedFile, Newcomer, Unanswered};
-use holdfast_pool::{Frames, Home, Layout, Segment, Slot, SpillHeader, Superblock};
+use holdfast_pool::{Frames, Home, Layout, Segment, Seq, Slot, SpillHeader, Superblock};
 use holdfast_recovery::Recovered;
 
 use serde::{Deserialize, Serialize};
@@ -105,7 +105,7 @@ pub(crate) fn spill_header(superblock: &Superblock) -> Option<SpillHeader> {
 /// How a pool is put into service.
 pub struct Service {
     /// The counter's first free number.
-    pub counter_start: u64,
+    pub counter_start: Seq,
     /// Segments that must not be reused.
     pub pinned_segments: Vec<Segment>,
     /// Frames of the spill file that must not be reused.
@@ -128,7 +128,7 @@ impl Machine {
         PARTS.take();
         rig.board.reset();
         rig.board.header().keeper.word.store(1, Ordering::SeqCst);
-        rig.board.header().counter.set(service.counter_start);
+        rig.board.header().counter.begin(service.counter_start);
         let write_behind = service.behind.map_or(0, |behind| if behind.at_once { BEHIND_AT_ONCE } else { 1 });
         rig.board.header().write_behind.word.store(write_behind, Ordering::SeqCst);
         rig.board.header().logs_on_sync.word.store(u32::from(service.on_sync), Ordering::SeqCst);

@@ -4,7 +4,7 @@
 use holdfast_board::{Board, Content, FileRow, Frame, LaneIndex, Source, pieces};
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
-use holdfast_pool::Slot;
+use holdfast_pool::{Seq, Slot};
 
 /// Bytes are moved from the log to frames in steps of this many.
 const STEP_BYTES: usize = 512;
@@ -52,7 +52,7 @@ pub struct Payload<'a> {
     /// The same bytes in memory, if they are few.
     pub copy: Option<&'a [u8]>,
     /// The record's seq.
-    pub seq: u64,
+    pub seq: Seq,
 }
 
 /// Sees what becomes of a write of `bytes` at `offset`, and takes the frames it needs for `lane`:

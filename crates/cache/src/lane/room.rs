@@ -140,7 +140,7 @@ impl<N: Nvm> Lane<'_, N> {
                 self.persist_seal(before);
             }
         }
-        let mut generation = client.board.header().counter.add(1);
+        let mut generation = client.board.header().counter.draw_generation();
         if on(Canary::GenerationKept) {
             generation = segment_generation(&client.nvm, &client.layout, segment).unwrap_or(generation);
         }
@@ -148,7 +148,7 @@ impl<N: Nvm> Lane<'_, N> {
         #[cfg(shuttle)]
         if mutated(Mutation::RecordBeforeGeneration) {
             let offset = client.layout.segment_offset(segment);
-            client.nvm.store_u64(offset, holdfast_pool::encode(generation, offset));
+            client.nvm.store_u64(offset, holdfast_pool::encode(generation.get(), offset));
         }
         #[cfg(shuttle)]
         let set_segment_generation = |nvm, layout, segment, generation| {
@@ -177,7 +177,7 @@ impl<N: Nvm> Lane<'_, N> {
         // lower.
         let generation = generation.filter(|&it| it <= self.row.generation.load(Ordering::Relaxed));
         if let (Some(generation), Some(end)) = (generation, row.end()) {
-            let below = client.board.header().counter.get() + 1;
+            let below = client.board.header().counter.peek().next();
             seal_segment(
                 &client.nvm,
                 &client.layout,

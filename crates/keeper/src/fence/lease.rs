@@ -6,7 +6,7 @@
 //! the moment. A signal may name a descriptor that is closed by now, or come before its file is
 //! known: what counts is what the lease says.
 
-use holdfast_pool::Slot;
+use holdfast_cache::FileRef;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
@@ -25,8 +25,8 @@ use holdfast_watch::Ledger;
 /// A file's bytes must be on the disk long before the kernel lets others in by force.
 const BREAK_TIME_MIN: Duration = Duration::from_secs(10);
 
-/// Leased files: slot and generation, by the number of the descriptor.
-type Leased = Mutex<HashMap<RawFd, (u32, u64)>>;
+/// Leased files, by the number of the descriptor.
+type Leased = Mutex<HashMap<RawFd, FileRef>>;
 
 pub(super) struct Engine {
     pub notices: inotify::Engine,
@@ -38,7 +38,7 @@ pub(super) struct Engine {
     reader: Option<JoinHandle<()>>,
 }
 
-fn lock(leased: &Leased) -> MutexGuard<'_, HashMap<RawFd, (u32, u64)>> {
+fn lock(leased: &Leased) -> MutexGuard<'_, HashMap<RawFd, FileRef>> {
     leased.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -81,15 +81,15 @@ impl Engine {
 
     /// From now on the sink hears when somebody waits for this lease, and at once if somebody does
     /// already.
-    pub(super) fn follow(&self, fd: RawFd, slot: Slot, generation: u64, is_whole: bool) {
-        lock(&self.leased).insert(fd, (slot.number(), generation));
+    pub(super) fn follow(&self, fd: RawFd, place: FileRef, is_whole: bool) {
+        lock(&self.leased).insert(fd, place);
         if !is_whole {
-            broken(&self.ledger, slot, generation);
+            broken(&self.ledger, place);
         }
     }
 
-    pub(super) fn forget(&self, slot: Slot, generation: u64) {
-        lock(&self.leased).retain(|_, file| *file != (slot.number(), generation));
+    pub(super) fn forget(&self, place: FileRef) {
+        lock(&self.leased).retain(|_, leased| *leased != place);
     }
 }
 
@@ -124,22 +124,22 @@ fn read_all(signals: &OwnedFd, stop: &OwnedFd, leased: &Leased, ledger: &Arc<Led
         }
         while let Some(which) = lease::next(signals) {
             // Told without a name when too many signals were queued: each file is looked at.
-            let files: Vec<(u32, u64)> = match which {
+            let files: Vec<FileRef> = match which {
                 Some(fd) => lock(leased).get(&fd).copied().into_iter().collect(),
                 None => lock(leased).values().copied().collect(),
             };
-            for (slot, generation) in files {
-                broken(ledger, Slot::new(slot), generation);
+            for place in files {
+                broken(ledger, place);
             }
         }
     }
 }
 
 /// Has the sink act, without waiting for it.
-fn broken(ledger: &Arc<Ledger>, slot: Slot, generation: u64) {
-    let acting = Arc::clone(ledger);
-    let act = move || acting.sink().lease_breaks(slot.number(), generation);
+fn broken(ledger: &Arc<Ledger>, place: FileRef) {
+    let (acting, slot, generation) = (Arc::clone(ledger), place.slot.number(), place.generation.get());
+    let act = move || acting.sink().lease_breaks(slot, generation);
     if thread::Builder::new().name("fence-lease-break".into()).spawn(act).is_err() {
-        ledger.sink().lease_breaks(slot.number(), generation);
+        ledger.sink().lease_breaks(slot, generation);
     }
 }

@@ -4,7 +4,8 @@
 //! else done by threads of their own: an open of the keeper's is one of those that the watch asks
 //! about. Without its watch a keeper knows nothing of opens any more, and the fence says so.
 
-use holdfast_pool::Slot;
+use holdfast_cache::FileRef;
+use holdfast_pool::{Generation, Slot};
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -23,7 +24,7 @@ use rustix::io::Errno;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What is watched, by slot.
-type Watched = Mutex<HashMap<Slot, u64>>;
+type Watched = Mutex<HashMap<Slot, Generation>>;
 
 pub(super) struct Engine {
     line: Arc<Line>,
@@ -32,8 +33,13 @@ pub(super) struct Engine {
     reader: Option<JoinHandle<()>>,
 }
 
-fn lock(watched: &Watched) -> MutexGuard<'_, HashMap<Slot, u64>> {
+fn lock(watched: &Watched) -> MutexGuard<'_, HashMap<Slot, Generation>> {
     watched.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// As the watch calls it.
+fn sent(FileRef { slot, generation }: FileRef) -> Place {
+    Place { slot: slot.number(), generation: generation.get() }
 }
 
 impl Engine {
@@ -63,8 +69,10 @@ impl Engine {
                 }
                 is_lost.store(true, Ordering::SeqCst);
                 line.close();
-                let files: Vec<(u32, u64)> =
-                    lock(&watched).drain().map(|(slot, generation)| (slot.number(), generation)).collect();
+                let files: Vec<(u32, u64)> = lock(&watched)
+                    .drain()
+                    .map(|(slot, generation)| (slot.number(), generation.get()))
+                    .collect();
                 sink.lost(&files);
             })
         };
@@ -76,41 +84,37 @@ impl Engine {
         self.is_lost.load(Ordering::SeqCst)
     }
 
-    pub(super) fn watch(&self, slot: Slot, generation: u64, file: BorrowedFd<'_>) -> io::Result<()> {
+    pub(super) fn watch(&self, place: FileRef, file: BorrowedFd<'_>) -> io::Result<()> {
         // Before it is asked for: what is lost from then on concerns this file, too.
-        lock(&self.watched).insert(slot, generation);
-        let watched = self.ask(Said::Watch(Place { slot: slot.number(), generation }), Some(file));
+        lock(&self.watched).insert(place.slot, place.generation);
+        let watched = self.ask(Said::Watch(sent(place)), Some(file));
         if watched.is_err() {
-            self.forget(slot, generation);
+            self.forget(place);
         }
         watched
     }
 
-    fn forget(&self, slot: Slot, generation: u64) -> bool {
+    fn forget(&self, place: FileRef) -> bool {
         let mut watched = lock(&self.watched);
-        let found = watched.get(&slot) == Some(&generation);
+        let found = watched.get(&place.slot) == Some(&place.generation);
         if found {
-            watched.remove(&slot);
+            watched.remove(&place.slot);
         }
         found
     }
 
-    pub(super) fn unwatch(&self, slot: Slot, generation: u64, via: Option<&Path>) {
-        if self.forget(slot, generation) {
+    pub(super) fn unwatch(&self, place: FileRef, via: Option<&Path>) {
+        if self.forget(place) {
             let file = via.and_then(|via| path_descriptor(via).ok());
             // Without its watch there is nothing to take away.
-            let _ = self.ask(
-                Said::Unwatch(Place { slot: slot.number(), generation }),
-                file.as_ref().map(AsFd::as_fd),
-            );
+            let _ = self.ask(Said::Unwatch(sent(place)), file.as_ref().map(AsFd::as_fd));
         }
     }
 
-    pub(super) fn present(&self, slot: Slot, generation: u64, via: &Path) {
+    pub(super) fn present(&self, place: FileRef, via: &Path) {
         let file = path_descriptor(via).ok();
         // Without its watch every file is told of as opened.
-        let _ = self
-            .ask(Said::Present(Place { slot: slot.number(), generation }), file.as_ref().map(AsFd::as_fd));
+        let _ = self.ask(Said::Present(sent(place)), file.as_ref().map(AsFd::as_fd));
     }
 
     fn ask(&self, what: Said, file: Option<BorrowedFd<'_>>) -> io::Result<()> {

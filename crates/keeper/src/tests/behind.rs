@@ -438,7 +438,7 @@ fn whenever_a_writer_is_killed_every_record_is_old_or_new_and_the_log_agrees() {
             .stdout(std::process::Stdio::null())
             .spawn()
             .unwrap();
-        while row.newest_seq.load(Ordering::SeqCst) < before + 200 {
+        while row.newest_seq.load(Ordering::SeqCst) < before.after(200) {
             std::thread::sleep(Duration::from_micros(200));
             assert!(child.try_wait().unwrap().is_none(), "the writer ended by itself");
         }
@@ -456,9 +456,9 @@ fn whenever_a_writer_is_killed_every_record_is_old_or_new_and_the_log_agrees() {
             house.client.bring_to_kernel(place).unwrap();
             assert!(contents(&file) == program.read(0, 1 << 20), "kernel, round {round}");
             let client = &house.client;
-            assert!(client.board().lanes().iter().all(|lane| lane.announce.load(Ordering::SeqCst) == 0));
+            assert!(client.board().lanes().iter().all(|lane| !lane.is_announced()));
             let replayed = house.replayed(place);
-            let expired = row.expired_seq.load(Ordering::SeqCst) > place.generation;
+            let expired = row.expired_seq.load(Ordering::SeqCst) > place.generation.seq();
             assert!(expired || replayed == contents(&file), "log, round {round}");
         }
     }

@@ -13,7 +13,7 @@ use super::durable::{Bench, CLIENT, bench};
 use super::{contents, errno};
 use holdfast_disk::OsFile;
 use holdfast_durable::{ManagedFile, Pace, Tale};
-use holdfast_pool::MARK_CONFLICT;
+use holdfast_pool::{MARK_CONFLICT, Seq};
 
 struct Cut {
     bench: Bench,
@@ -28,7 +28,7 @@ fn drained(name: &str) -> Cut {
     let (file, place) = bench.manage_fenced("fenced");
     bench.write_to(place, 0, &[b'a'; 10_000]);
     let managed = bench.durable.file(place).unwrap();
-    bench.durable.drain(&managed, u64::MAX, Pace::Full).unwrap();
+    bench.durable.drain(&managed, Seq::MAX, Pace::Full).unwrap();
     let cut = Cut { bench, file, place, managed };
     cut.look();
     assert_eq!((cut.state(), contents(&cut.file).len()), (FileState::Behind, 10_000));
@@ -124,7 +124,7 @@ fn what_a_client_cut_and_made_longer_again_is_its_own() {
     assert_eq!(contents(file).len(), 4096);
     cut.look();
     assert_eq!((cut.state(), cut.size()), (FileState::Behind, 20_000));
-    bench.durable.drain(&cut.managed, u64::MAX, Pace::Full).unwrap();
+    bench.durable.drain(&cut.managed, Seq::MAX, Pace::Full).unwrap();
     assert!(contents(file) == [b'b'; 20_000]);
 }
 
@@ -149,7 +149,7 @@ fn looks_beside_one_another_and_a_drain_find_no_cut() {
         }
         for round in 0..rounds {
             cut.bench.write_to(cut.place, 10_000 + round * 1000, &[b'b'; 1000]);
-            cut.bench.durable.drain(&cut.managed, u64::MAX, Pace::Shown).unwrap();
+            cut.bench.durable.drain(&cut.managed, Seq::MAX, Pace::Shown).unwrap();
         }
         done.store(true, Ordering::SeqCst);
     });

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use holdfast_board::{Board, Change, FileState, LaneIndex, Plan, SegmentState};
 use holdfast_cache::{Answer, Client, Errno, FileRef, FileRequest, Place, Reason, Refusal};
 use holdfast_media::{Bytes, Mapping, OpenMode};
-use holdfast_pool::Identity;
+use holdfast_pool::{Identity, Seq};
 
 use super::{contents, errno};
 use holdfast_disk::{Disk, DiskFile, OsDisk, OsFile};
@@ -60,7 +60,7 @@ pub(super) fn bench_that_tells(name: &str, events: Arc<dyn Events<OsFile>>) -> B
     let (layout, uuid) = (superblock.layout, superblock.uuid);
     let plan = Plan::new(layout.slot_count, layout.segment_count).with_frames(4);
     let (board, fd) = Board::create(plan).unwrap();
-    board.header().counter.set(1000);
+    board.header().counter.begin(Seq::new(1000));
     board.header().write_behind.word.store(2, Ordering::SeqCst);
     let theirs = Board::open(rustix::fd::AsFd::as_fd(&fd), layout.slot_count, layout.segment_count).unwrap();
     let durable = Durable::new((nvm, superblock), Arc::new(board), OsDisk::new(), vec![], events);
@@ -97,7 +97,7 @@ fn a_slot_that_somebody_has_is_not_taken() {
     let description = bench.durable.disk.open(&path).unwrap();
     let identity = description.identity().unwrap();
     let newcomer = newcomer(&identity, &path);
-    let late = FileRef { generation: bench.durable.board.header().counter.add(1), ..bench.place };
+    let late = FileRef { generation: bench.durable.board.header().counter.draw_generation(), ..bench.place };
     assert!(bench.durable.take_slot(late, Held::Open(description), &newcomer).is_err());
     assert_eq!(bench.durable.slots().generation(bench.place.slot), Some(bench.place.generation));
     bench.durable.settle(&bench.managed(), Writers::MayBeIn).unwrap();
@@ -197,7 +197,7 @@ fn a_sync_covers_the_page_rows_of_everything_it_expires() {
     bench.durable.settle(&bench.managed(), Writers::MayBeIn).unwrap();
     let row = bench.durable.board.row(bench.place.slot);
     assert_eq!(row.page_rows.get(), 0);
-    assert!(row.expired_seq.load(Ordering::SeqCst) >= row.newest_seq.load(Ordering::SeqCst));
+    assert!(!row.has_live_records());
     let bytes = contents(&bench.file);
     for page in 0..100 {
         assert!(bytes[page * 4096 + 7..][..300].iter().all(|byte| *byte == page as u8 + 1));
@@ -309,7 +309,8 @@ fn what_is_needed_is_copied_and_found_again_while_others_reuse_its_segment() {
     assert!(freed > 0 && freed < sealed, "{freed} of {sealed}: those behind the last cold page");
     for _ in 0..3 {
         // Looked at in vain, they are looked at again once much was written.
-        bench.durable.board.header().counter.add(1 << 20);
+        let counter = &bench.durable.board.header().counter;
+        counter.raise(counter.peek().after(1 << 20));
         let sealed = bench.segments(SegmentState::Sealed);
         let reclaimed = bench.reclaim(1 << 20);
         assert!(reclaimed.copied_bytes > 0 && (reclaimed.freed as usize) >= sealed, "{reclaimed:?} {sealed}");
@@ -339,7 +340,7 @@ fn a_record_that_is_covered_in_part_or_drained_is_kept() {
     bench.write(0, &[1; 8192]);
     bench.write(4096, &[2; 4096]);
     bench.write(20 * 4096, &[3; 4096]);
-    bench.durable.drain(&bench.managed(), u64::MAX, holdfast_durable::Pace::Full).unwrap();
+    bench.durable.drain(&bench.managed(), Seq::MAX, holdfast_durable::Pace::Full).unwrap();
     bench.write(20 * 4096, &[4; 100]);
     for round in 0..30u64 {
         for page in 100..150 {
@@ -456,7 +457,8 @@ fn nobody_reads_or_loses_a_byte_while_segments_are_emptied_all_the_time() {
         let emptying = scope.spawn(|| {
             while !stop.load(Ordering::SeqCst) {
                 // What was looked at in vain is looked at again.
-                bench.durable.board.header().counter.add(1 << 12);
+                let counter = &bench.durable.board.header().counter;
+                counter.raise(counter.peek().after(1 << 12));
                 let reclaimed = bench.reclaim(1 << 20);
                 copied.fetch_add(reclaimed.copied_bytes, Ordering::SeqCst);
                 freed.fetch_add(u64::from(reclaimed.freed), Ordering::SeqCst);
@@ -509,8 +511,8 @@ fn the_size_that_only_the_board_knows_survives_the_death_of_a_writer() {
     let lane = &board.lanes()[0];
     assert!(lane.owner.compare_exchange(0, 9, Ordering::SeqCst, Ordering::SeqCst).is_ok());
     lane.slot.store(bench.place.slot.number(), Ordering::SeqCst);
-    lane.announce.store(board.header().counter.get() + 1, Ordering::SeqCst);
-    lane.seq.store(board.header().counter.add(1), Ordering::SeqCst);
+    lane.announce.store(board.header().counter.peek().next(), Ordering::SeqCst);
+    lane.seq.store(board.header().counter.draw_seq(), Ordering::SeqCst);
     bench.durable.repair(9);
     assert_eq!(board.row(bench.place.slot).size_hint.load(Ordering::SeqCst), 10_000);
     assert_eq!(contents(&bench.file).len(), 0);

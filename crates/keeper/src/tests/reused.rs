@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use holdfast_board::FileState;
 use holdfast_cache::{FileRef, Place, Reason};
 use holdfast_media::Bytes;
-use holdfast_pool::HintKind;
+use holdfast_pool::{Generation, HintKind};
 
 use super::durable::{CLIENT, bench, newcomer};
 use super::{contents, errno};
@@ -30,7 +30,7 @@ fn who_knows_a_file_from_before_its_slot_was_given_back_leaves_the_next_one_alon
     let description = bench.durable.disk.open(&path).unwrap();
     let identity = description.identity().unwrap();
     let newcomer = newcomer(&identity, &path);
-    let generation = bench.durable.board.header().counter.add(1);
+    let generation = bench.durable.board.header().counter.draw_generation();
     let place = FileRef { generation, ..bench.place };
     assert!(bench.durable.take_slot(place, Held::Open(description), &newcomer).is_ok());
     let managed = bench.durable.file(place).unwrap();
@@ -162,7 +162,7 @@ fn a_file_that_was_given_back_needs_no_settling() {
     let house = super::house("given-back", super::NEVER_MS);
     let (file, place) = house.create("a");
     super::write_at(&house.client, place, &file, 0, b"a");
-    let gone = FileRef { generation: place.generation + 1000, ..place };
+    let gone = FileRef { generation: Generation::new(place.generation.get() + 1000), ..place };
     house.client.bypass(gone, Reason::Uncovered).unwrap();
     house.client.let_go(gone, Reason::Uncovered).unwrap();
     assert!(house.client.is_current(place), "another use of the slot");

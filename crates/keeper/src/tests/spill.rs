@@ -239,7 +239,7 @@ fn a_pass_leaves_segments_alone_that_are_in_other_use_by_then() {
                     pages.remove(row.index, &durable.board.row(slot).page_rows);
                 }
             }
-            let generation = durable.board.header().counter.add(1);
+            let generation = durable.board.header().counter.draw_generation();
             set_segment_generation(&durable.nvm, layout, Segment::new(sealed_again), generation);
         });
         locks.unlock(LaneIndex::new(1), slot, 0, 4096);
@@ -274,7 +274,7 @@ fn what_a_disk_refuses_keeps_nothing_else_from_being_spilled() {
     }
     // As if the slot were another file's by now: nobody drains its rows.
     let row = bench.durable.board.row(bench.place.slot);
-    row.begin_use(bench.place.generation + 1);
+    row.begin_use(bench.place.generation.next());
     assert!(refused > 4);
     let spilled: Vec<u32> = (0..4).map(|_| bench.durable.spill(4, Order::Any).segments).collect();
     row.begin_use(bench.place.generation);

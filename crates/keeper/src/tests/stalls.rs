@@ -1,6 +1,7 @@
 //! Files that are taken from clients that stand still: wherever they stand, what others have is
 //! kept and what they do when they go on counts for nothing in the log.
 
+use holdfast_pool::Seq;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::atomic::Ordering;
 
@@ -63,7 +64,7 @@ fn who_waits_for_a_page_of_who_stands_still_does_nothing_and_asks_anew() {
     // Somebody stands still with the first page.
     assert!(lane.try_take(CLIENT + 1));
     lane.slot.store(bench.place.slot.number(), Ordering::SeqCst);
-    lane.announce.store(1, Ordering::SeqCst);
+    lane.announce.store(Seq::new(1), Ordering::SeqCst);
     lane.lock_bytes.store(4096, Ordering::SeqCst);
     assert!(board.page_locks().lock(LaneIndex::new(index), bench.place.slot, 0, 4096));
     let outcome = std::thread::scope(|scope| {
@@ -81,7 +82,7 @@ fn who_waits_for_a_page_of_who_stands_still_does_nothing_and_asks_anew() {
     });
     assert_eq!(outcome, Ok(Outcome::Stale));
     assert!(!may_be_reused(&bench), "the other one still stands there");
-    lane.announce.store(0, Ordering::SeqCst);
+    lane.announce.store(Seq::ZERO, Ordering::SeqCst);
     assert!(may_be_reused(&bench));
     assert_eq!(contents(&bench.file), b"acknowledged");
 }
@@ -125,7 +126,7 @@ fn nothing_is_taken_from_who_works() {
     let lane = &bench.durable.board.lanes()[0];
     assert!(lane.try_take(CLIENT));
     lane.slot.store(bench.place.slot.number(), Ordering::SeqCst);
-    lane.announce.store(1, Ordering::SeqCst);
+    lane.announce.store(Seq::new(1), Ordering::SeqCst);
     assert!(!bench.durable.take_from(&bench.managed(), &stands));
     assert_eq!(bench.state(), FileState::Behind);
 }

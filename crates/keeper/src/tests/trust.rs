@@ -1,7 +1,7 @@
 //! What a client may say, and what is made of it (docs/trust.md): the keeper looks at a descriptor
 //! itself, and checks whatever it reads from the board before it uses it.
 
-use holdfast_pool::Slot;
+use holdfast_pool::{Generation, Seq, Slot};
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -136,12 +136,12 @@ fn a_dead_lane_may_hold_any_numbers() {
         };
         let lane = &board.lanes()[round as usize % board.lanes().len()];
         lane.slot.store(number() as u32, Ordering::SeqCst);
-        lane.announce.store(number(), Ordering::SeqCst);
-        lane.seq.store(number(), Ordering::SeqCst);
+        lane.announce.store(Seq::new(number()), Ordering::SeqCst);
+        lane.seq.store(Seq::new(number()), Ordering::SeqCst);
         lane.lock_offset.store(number(), Ordering::SeqCst);
         lane.lock_bytes.store(number(), Ordering::SeqCst);
         lane.at.store(number() as u32, Ordering::SeqCst);
-        lane.generation.store(number(), Ordering::SeqCst);
+        lane.generation.store(Generation::new(number()), Ordering::SeqCst);
         for reserved in &lane.reserved {
             reserved.store(number() as u32, Ordering::SeqCst);
         }

@@ -165,7 +165,7 @@ fn a_file_that_is_logged_no_more_has_no_live_record() {
     let (file, place) = house.create("file");
     super::write_at(&house.client, place, &file, 0, b"logged");
     let row = house.client.board().row(place.slot);
-    let is_live = || row.newest_seq.load(Ordering::SeqCst) > row.expired_seq.load(Ordering::SeqCst);
+    let is_live = || row.has_live_records();
     assert!(is_live() && row.state() == FileState::Through);
     house.client.unlog(place).unwrap();
     assert!(!is_live() && row.state() == FileState::Unsynced && row.needs_real_sync());

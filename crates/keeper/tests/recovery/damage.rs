@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use super::support::{Rig, Taken, Writer};
 use super::{RecoverOptions, none, outcomes};
-use holdfast_pool::{SEGMENT_BYTES, SLOT_BYTES, Segment, Slot};
+use holdfast_pool::{SEGMENT_BYTES, SLOT_BYTES, Segment, Seq, Slot};
 use holdfast_recovery::Report;
 
 /// Three files, each with two records: `a` and `b` in segment 1 in turn, `c` in segment 2.
@@ -84,7 +84,7 @@ fn where_no_header_tells_every_file_counts_that_may_have_been_there() {
     let (rig, paths) = three("header", |pool, _| {
         pool.seal(1);
         // Everything of it had expired.
-        pool.slots().set_expired_seq(Slot::new(2), 1 << 40);
+        pool.slots().set_expired_seq(Slot::new(2), Seq::new(1 << 40));
         // The slot's generation, in the record's header.
         pool.blank(1, 64 + 16, 8);
     });
@@ -171,7 +171,7 @@ fn slots_that_were_exchanged_or_copied_are_damage() {
     }
     // One word of it.
     let (rig, paths) = three("expired-copied", |pool, _| {
-        pool.slots().set_expired_seq(Slot::new(0), 1 << 40);
+        pool.slots().set_expired_seq(Slot::new(0), Seq::new(1 << 40));
         let layout = pool.layout();
         pool.mix([0, 1].map(|slot| layout.slot_offset(Slot::new(slot)) + 320), 8, false);
     });

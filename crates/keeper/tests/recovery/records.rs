@@ -1,6 +1,6 @@
 //! Which records count: groups, cancels, truncations, expired and foreign ones, damage.
 
-use holdfast_pool::{Segment, Slot};
+use holdfast_pool::{Segment, Seq, Slot};
 use std::fs;
 
 use holdfast_log::Kind;
@@ -246,23 +246,23 @@ fn the_counter_starts_above_everything() {
     rig.crash(|pool| {
         let file = pool.take(0, &path, 0);
         pool.slots().release(Slot::new(0));
-        pool.jump(700);
+        pool.jump(Seq::new(700));
         pool.write(1, file, 0, b"a record that is not live");
     });
     let counter = |rig: &Rig| rig.open().recover(&none(), &mut |_, _, _| ()).unwrap().0.counter_start;
-    assert_eq!(counter(&rig), 702, "the segment took 700, the record 701");
+    assert_eq!(counter(&rig), Seq::new(702), "the segment took 700, the record 701");
     rig.crash(|pool| {
         pool.take(1, &path, 0);
-        pool.slots().set_expired_seq(Slot::new(1), 5000);
+        pool.slots().set_expired_seq(Slot::new(1), Seq::new(5000));
     });
-    assert_eq!(counter(&rig), 5001);
-    rig.crash(|pool| pool.jump(9000).renew(3));
-    assert_eq!(counter(&rig), 9001);
+    assert_eq!(counter(&rig), Seq::new(5001));
+    rig.crash(|pool| pool.jump(Seq::new(9000)).renew(3));
+    assert_eq!(counter(&rig), Seq::new(9001));
     rig.crash(|pool| {
-        pool.jump(9500).take(2, &path, 0);
-        pool.slots().set_expired_seq(Slot::new(2), 1);
+        pool.jump(Seq::new(9500)).take(2, &path, 0);
+        pool.slots().set_expired_seq(Slot::new(2), Seq::new(1));
     });
-    assert_eq!(counter(&rig), 9501);
+    assert_eq!(counter(&rig), Seq::new(9501));
 }
 
 #[test]
@@ -271,7 +271,7 @@ fn impossible_numbers_are_damage_not_a_panic() {
     let path = rig.file("a", b"....");
     rig.crash(|pool| {
         let file = pool.take(0, &path, 0);
-        pool.member(1, file, u64::MAX, 0, b"1", 0, 1);
+        pool.member(1, file, Seq::MAX, 0, b"1", 0, 1);
         let mut wild = file;
         wild.slot = u32::MAX;
         pool.write(1, wild, 0, b"1");
@@ -287,7 +287,7 @@ fn impossible_numbers_are_damage_not_a_panic() {
 #[test]
 fn a_counter_without_room_is_refused() {
     let rig = Rig::new("room");
-    rig.crash(|pool| pool.jump(1 << 51).renew(1));
+    rig.crash(|pool| pool.jump(Seq::new(1 << 51)).renew(1));
     let error = recover(&rig.pool, &none(), &mut |_, _, _| ()).unwrap_err();
     assert!(error.to_string().contains("its counter cannot have reached"), "{error}");
 }

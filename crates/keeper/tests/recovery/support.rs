@@ -12,8 +12,8 @@ use holdfast_disk::{Disk, DiskFile, OsDisk};
 use holdfast_log::{Draft, Kind, Tail, append};
 use holdfast_media::{Bytes, Mapping, Nvm};
 use holdfast_pool::{
-    Layout, Mount, Parent, SEGMENT_HEADER_BYTES, SLOT_BYTES, Segment, SegmentUse, Slot, Slots, Stamp, Words,
-    seal_segment, segment_seed, set_segment_generation,
+    Generation, Layout, Mount, Parent, SEGMENT_HEADER_BYTES, SLOT_BYTES, Segment, SegmentUse, Seq, Slot,
+    Slots, Stamp, Words, seal_segment, segment_seed, set_segment_generation,
 };
 use holdfast_recovery::{OpenPool, RecoverOptions, Report, format, recover};
 
@@ -91,7 +91,7 @@ impl Rig {
     pub fn crash(&self, work: impl FnOnce(&mut Writer)) {
         let open = self.open();
         let words = Words { nvm: open.mapping(), layout: &open.superblock().layout };
-        let counter = words.counter_clean().unwrap_or(100).max(100);
+        let counter = words.counter_clean().unwrap_or_default().max(Seq::new(100));
         words.set_in_use();
         words.set_booted_unix_us(OsDisk::new().clock().booted_ns_min / 1000);
         let mut writer = Writer { open, counter, unix_time_ns: now_ns(), tails: HashMap::new() };
@@ -112,13 +112,13 @@ impl Drop for Rig {
 #[derive(Clone, Copy)]
 pub struct Taken {
     pub slot: u32,
-    pub generation: u64,
+    pub generation: Generation,
 }
 
 /// Writes to a pool as clients and keeper do.
 pub struct Writer {
     open: OpenPool,
-    counter: u64,
+    counter: Seq,
     pub unix_time_ns: u64,
     tails: HashMap<u32, Tail>,
 }
@@ -142,13 +142,13 @@ impl Writer {
     }
 
     /// The next number.
-    pub fn number(&mut self) -> u64 {
-        self.counter += 1;
-        self.counter - 1
+    pub fn number(&mut self) -> Seq {
+        self.counter = self.counter.next();
+        self.counter.before()
     }
 
     /// Lets the counter go on from `to`.
-    pub fn jump(&mut self, to: u64) -> &mut Self {
+    pub fn jump(&mut self, to: Seq) -> &mut Self {
         self.counter = to;
         self
     }
@@ -162,7 +162,7 @@ impl Writer {
 
     /// The same, with a stamp.
     pub fn take_with(&mut self, slot: u32, path: &Path, marks: u64, stamp: Stamp) -> Taken {
-        let generation = self.number();
+        let generation = Generation::drawn_at(self.number());
         let (identity, _) = identify(File::open(path).unwrap()).unwrap();
         let parent = parent(path);
         let taken = holdfast_pool::Taken {
@@ -179,7 +179,7 @@ impl Writer {
 
     /// Starts a segment anew.
     pub fn renew(&mut self, segment: u32) {
-        let generation = self.number();
+        let generation = Generation::drawn_at(self.number());
         let layout = self.open.superblock().layout;
         set_segment_generation(self.nvm(), &layout, Segment::new(segment), generation);
         let tail = Tail {
@@ -191,12 +191,12 @@ impl Writer {
         self.tails.insert(segment, tail);
     }
 
-    pub fn write(&mut self, segment: u32, file: Taken, offset: u64, bytes: &[u8]) -> u64 {
+    pub fn write(&mut self, segment: u32, file: Taken, offset: u64, bytes: &[u8]) -> Seq {
         self.record(segment, file, Kind::Write, offset, bytes.len() as u64, bytes)
     }
 
-    pub fn cancel(&mut self, segment: u32, file: Taken, seq: u64, stays: u64) {
-        self.record(segment, file, Kind::Cancel, seq, stays, b"");
+    pub fn cancel(&mut self, segment: u32, file: Taken, seq: Seq, stays: u64) {
+        self.record(segment, file, Kind::Cancel, seq.get(), stays, b"");
     }
 
     /// Appends a record of its own and returns its number.
@@ -208,7 +208,7 @@ impl Writer {
         file_offset: u64,
         extent: u64,
         bytes: &[u8],
-    ) -> u64 {
+    ) -> Seq {
         if !self.tails.contains_key(&segment) {
             self.renew(segment);
         }
@@ -224,7 +224,7 @@ impl Writer {
         &mut self,
         segment: u32,
         file: Taken,
-        seq: u64,
+        seq: Seq,
         file_offset: u64,
         bytes: &[u8],
         group_index: u16,
@@ -234,7 +234,7 @@ impl Writer {
         self.append(segment, &draft, bytes);
     }
 
-    fn draft(&self, file: Taken, seq: u64) -> Draft {
+    fn draft(&self, file: Taken, seq: Seq) -> Draft {
         Draft {
             kind: Kind::Write,
             slot: Slot::new(file.slot),

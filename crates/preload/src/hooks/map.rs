@@ -6,8 +6,9 @@
 #![allow(unsafe_code)] // C entry points.
 
 use core::ffi::{c_int, c_void};
-use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use holdfast_pool::Slot;
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use holdfast_board::AtomicGeneration;
+use holdfast_pool::{Generation, Slot};
 
 use holdfast_cache::{FileRef, Reason};
 use libc::{off_t, size_t};
@@ -24,7 +25,7 @@ struct Range {
     start: AtomicUsize,
     end: AtomicUsize,
     slot: AtomicU32,
-    generation: AtomicU64,
+    generation: AtomicGeneration,
 }
 
 static READABLE: [Range; RANGES] = [const {
@@ -32,7 +33,7 @@ static READABLE: [Range; RANGES] = [const {
         start: AtomicUsize::new(0),
         end: AtomicUsize::new(0),
         slot: AtomicU32::new(0),
-        generation: AtomicU64::new(0),
+        generation: AtomicGeneration::new(Generation::NONE),
     }
 }; RANGES];
 static USED: AtomicUsize = AtomicUsize::new(0);

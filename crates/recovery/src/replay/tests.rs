@@ -6,7 +6,7 @@ use std::fs::{self, File};
 
 use holdfast_log::RECORD_HEADER_BYTES;
 use holdfast_media::{Mapping, OpenMode};
-use holdfast_pool::{Layout, Segment, Slot};
+use holdfast_pool::{Layout, Segment, Seq, Slot};
 
 use super::*;
 use crate::live::resolve;
@@ -178,7 +178,7 @@ impl Rig {
 
 fn entry(seq: u64, kind: Kind, file_offset: u64, extent: u64) -> Entry {
     Entry {
-        seq,
+        seq: Seq::new(seq),
         file_offset,
         extent,
         segment: Segment::new(0),

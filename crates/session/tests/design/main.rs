@@ -5,6 +5,7 @@
 mod plain;
 mod queue;
 
+use holdfast_pool::Seq;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, MutexGuard};
@@ -72,7 +73,7 @@ fn bench(name: &str) -> Bench {
     let superblock = holdfast_pool::open(&nvm).unwrap();
     let (layout, uuid) = (superblock.layout, superblock.uuid);
     let (board, fd) = Board::create(Plan::new(layout.slot_count, layout.segment_count)).unwrap();
-    board.header().counter.set(1000);
+    board.header().counter.begin(Seq::new(1000));
     board.header().write_behind.word.store(1, Ordering::SeqCst);
     let theirs = Board::open(rustix::fd::AsFd::as_fd(&fd), layout.slot_count, layout.segment_count).unwrap();
     let durable = Durable::new((nvm, superblock), Arc::new(board), OsDisk::new(), vec![], Arc::new(Silent));
@@ -174,7 +175,7 @@ fn works(bench: &Bench, file: &Opened<'_>, managed: &ManagedFile<OsFile>, random
             9 => bench.durable.settle(managed, Writers::MayBeIn).unwrap(),
             10 => {
                 let settled = bench.durable.board.settled_seq(managed.slot);
-                bench.durable.drain(managed, settled / 2, Pace::Full).unwrap();
+                bench.durable.drain(managed, Seq::new(settled.get() / 2), Pace::Full).unwrap();
             }
             _ => {
                 let mut found = vec![0xee; bytes as usize];

@@ -5,6 +5,7 @@
 //! any other design.
 
 use holdfast_cache::Stop;
+use holdfast_pool::Seq;
 use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -23,7 +24,7 @@ const BYTES_MAX: u64 = 4096;
 struct Entry {
     /// Which file: a slot's use.
     file: FileRef,
-    seq: u64,
+    seq: Seq,
     offset: u64,
     bytes: Vec<u8>,
 }
@@ -128,7 +129,7 @@ impl Upkeep for Queue {
     fn drain<N: Nvm, D: Disk, U: Upkeeps>(
         durable: &Durable<N, D, U>,
         file: &ManagedFile<D::File>,
-        seq: u64,
+        seq: Seq,
         _pace: Pace,
     ) -> io::Result<Option<D::File>> {
         let target = file.held().reopen(Access::Write)?;
@@ -142,7 +143,7 @@ impl Upkeep for Queue {
         file: &ManagedFile<D::File>,
         _range: (u64, u64),
     ) -> io::Result<()> {
-        drain_to(durable, target, file, u64::MAX)
+        drain_to(durable, target, file, Seq::MAX)
     }
 }
 
@@ -150,7 +151,7 @@ fn drain_to<N: Nvm, D: Disk, U: Upkeeps>(
     durable: &Durable<N, D, U>,
     target: &D::File,
     file: &ManagedFile<D::File>,
-    seq: u64,
+    seq: Seq,
 ) -> io::Result<()> {
     let mut entries = ENTRIES.lock().unwrap();
     let is_due = |entry: &Entry| entry.file == file.place() && entry.seq <= seq;

@@ -165,7 +165,7 @@ pub(super) fn tell(name: Name) {
 /// A round for want of space: the oldest records of each file, as fast as its writers let it.
 pub(super) fn part() {
     let durable = durable();
-    durable.expire_due(&|file| Some(durable.board.settled_seq(file.slot).saturating_sub(1)), Pace::Gentle);
+    durable.expire_due(&|file| Some(durable.board.settled_seq(file.slot).before()), Pace::Gentle);
     durable.note_round();
 }
 
