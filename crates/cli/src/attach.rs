@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use anyhow::{anyhow, bail};
 use holdfast_keeper::config::KeeperConfig;
 use holdfast_keeper::control::{Control, ControlError};
-use holdfast_recovery::{NO_POOL, OpenPool, RecoverOptions, Report, recover};
+use holdfast_recovery::{OpenPool, RecoverOptions, Report, recover};
 
-use crate::keeper_process::{self, Started};
+use crate::keeper_process::{self, Failure, Started};
 use crate::recover::advice;
 use crate::verdict::Before;
 use crate::words::{name_of, quoted};
@@ -96,28 +96,30 @@ pub fn attach(config: &KeeperConfig, size_bytes: Option<u64>) -> anyhow::Result<
             },
             None => None,
         };
-        match stopping.map_or_else(|| keeper_process::start(config), |why| Ok(Started::Busy(why)))? {
+        let busy = stopping.map(|why| Ok(Started::Failed(Failure::Busy(why))));
+        match busy.unwrap_or_else(|| keeper_process::start(config))? {
             Started::Ready(child, recovered) => {
                 let pidfd = supervise::pidfd_of(child.id())?;
                 say_what_was_recovered(recovered.as_ref(), &config.pool);
                 let control = Control::connect(&config.pool)?;
                 return Ok(Keeper { control, pidfd, child: Some(child) });
             }
-            // Its last keeper took it along meanwhile; there may be a new one by now.
-            Started::Refused(message)
-                if config.temporary
+            Started::Failed(failure) => match failure {
+                // Its owner is ending, is just starting, or is a recovery: all of them soon change.
+                Failure::Busy(_) if started.elapsed() <= BUSY_MAX => {
+                    std::thread::sleep(pause);
+                    pause = (pause * 2).min(Duration::from_millis(200));
+                }
+                Failure::Busy(_) => bail!(failure),
+                // Its last keeper took it along meanwhile; there may be a new one by now.
+                _ if config.temporary
                     && started.elapsed() < BUSY_MAX
-                    && (message.starts_with(NO_POOL) || !config.pool.exists()) => {}
-            Started::Refused(message) => {
-                remove_temporary(config);
-                bail!(message)
-            }
-            Started::Busy(message) if started.elapsed() > BUSY_MAX => bail!(message),
-            // Its owner is ending, is just starting, or is a recovery: all of them soon change.
-            Started::Busy(_) => {
-                std::thread::sleep(pause);
-                pause = (pause * 2).min(Duration::from_millis(200));
-            }
+                    && (matches!(failure, Failure::Absent(_)) || !config.pool.exists()) => {}
+                _ => {
+                    remove_temporary(config);
+                    bail!(failure)
+                }
+            },
         }
     }
 }

@@ -2,6 +2,7 @@
 //! hears that it is ready. The keeper lives in its own session and outlives the supervisor; nothing
 //! here may tie the two.
 
+use std::fmt;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -14,7 +15,7 @@ use anyhow::Context;
 use holdfast_keeper::KeeperError;
 use holdfast_keeper::audience::{Audience, Level, Stage};
 use holdfast_keeper::config::KeeperConfig;
-use holdfast_recovery::Report;
+use holdfast_recovery::{PoolError, Report};
 use indicatif::ProgressBar;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
@@ -33,12 +34,61 @@ enum Readiness {
         recovered: Option<Report>,
     },
     /// It will not serve.
-    Failed {
-        /// The whole sentence.
-        message: String,
-        /// True when another live keeper owns the pool.
-        busy: bool,
+    Failed(Failure),
+}
+
+/// Why a keeper does not serve. What one says itself is the whole sentence.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Failure {
+    /// Somebody has the pool who will let go of it.
+    Busy(String),
+    /// There is no pool.
+    Absent(String),
+    /// It cannot.
+    Refused(String),
+    /// It was killed before it said anything.
+    Killed {
+        /// The pool that it was for.
+        pool: PathBuf,
+        /// What killed it.
+        signal: i32,
     },
+    /// It ended before it said anything.
+    Exited {
+        /// The pool that it was for.
+        pool: PathBuf,
+        /// Its status.
+        status: i32,
+    },
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let never_ready = "never became ready: it";
+        match self {
+            Self::Busy(said) | Self::Absent(said) | Self::Refused(said) => f.write_str(said),
+            Self::Killed { pool, signal } => {
+                write!(f, "the keeper of pool {} {never_ready} was killed by signal {signal}", pool.display())
+            }
+            Self::Exited { pool, status } => {
+                write!(f, "the keeper of pool {} {never_ready} exited with status {status}", pool.display())
+            }
+        }
+    }
+}
+
+impl std::error::Error for Failure {}
+
+impl From<&KeeperError> for Failure {
+    fn from(error: &KeeperError) -> Self {
+        let kind = match error {
+            KeeperError::Pool(pool) if pool.is_busy() => Self::Busy,
+            KeeperError::Pool(PoolError::Absent(_)) => Self::Absent,
+            _ => Self::Refused,
+        };
+        kind(error.to_string())
+    }
 }
 
 /// The `keeper` subcommand: reads the configuration, serves until done.
@@ -54,8 +104,7 @@ pub fn serve() -> anyhow::Result<u8> {
         Ok(()) => Ok(0),
         Err(error) if starter.told.load(Ordering::SeqCst) => Err(error).context("the keeper stopped"),
         Err(error) => {
-            let busy = matches!(&error, KeeperError::Pool(pool) if pool.is_busy());
-            announce(&Readiness::Failed { message: error.to_string(), busy });
+            announce(&Readiness::Failed(Failure::from(&error)));
             Ok(1)
         }
     }
@@ -98,10 +147,8 @@ fn announce(readiness: &Readiness) {
 pub enum Started {
     /// It serves.
     Ready(Child, Option<Report>),
-    /// Another one owns the pool; the message names it.
-    Busy(String),
-    /// It refused.
-    Refused(String),
+    /// It does not.
+    Failed(Failure),
 }
 
 /// Starts a keeper and waits until it is ready.
@@ -119,20 +166,16 @@ pub fn start(config: &KeeperConfig) -> anyhow::Result<Started> {
     let output = child.stdout.take().expect("it was asked for");
     match read_line(output, &config.pool)? {
         Some(Readiness::Ready { recovered, .. }) => Ok(Started::Ready(child, recovered)),
-        Some(Readiness::Failed { message, busy }) => {
+        Some(Readiness::Failed(failure)) => {
             let _ = child.wait();
-            Ok(if busy { Started::Busy(message) } else { Started::Refused(message) })
+            Ok(Started::Failed(failure))
         }
         None => {
-            let status = child.wait().context("cannot wait for the keeper")?;
-            let how = match status.signal() {
-                Some(signal) => format!("it was killed by signal {signal}"),
-                None => format!("it exited with status {}", status.code().unwrap_or_default()),
-            };
-            Ok(Started::Refused(format!(
-                "the keeper of pool {} never became ready: {how}",
-                config.pool.display()
-            )))
+            let (status, pool) = (child.wait().context("cannot wait for the keeper")?, config.pool.clone());
+            Ok(Started::Failed(match status.signal() {
+                Some(signal) => Failure::Killed { pool, signal },
+                None => Failure::Exited { pool, status: status.code().unwrap_or_default() },
+            }))
         }
     }
 }

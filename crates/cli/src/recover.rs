@@ -5,7 +5,7 @@ mod all;
 
 use std::path::{Path, PathBuf};
 
-use holdfast_recovery::{RecoverOptions, Report};
+use holdfast_recovery::{FileOutcome, RecoverOptions, Report};
 
 use crate::args::RecoverArgs;
 use crate::named::must_be_a_pool;
@@ -72,8 +72,8 @@ pub fn advice(outcome: &Report, pool: &Path) -> String {
     for file in unresolved.by_ref().take(FILES_TOLD_MAX) {
         let named = quoted(Path::new(&file.named));
         let path = shown(&file.path);
-        text += &match file.outcome.as_str() {
-            "put off" => format!(
+        text += &match file.outcome {
+            FileOutcome::PutOff => format!(
                 "{path} could not be brought back ({reason}). Its data stays in the pool: once nothing stands in the way, \
                  `holdfast recover --pool {pool}` tries again; or give it up with --discard {named}, after --export DIR\n",
                 reason = shown(&file.reason),
@@ -114,7 +114,7 @@ mod tests {
         let file = |path: &str, can_be_forced| FileReport {
             path: path.to_owned(),
             named: path.to_owned(),
-            outcome: "set aside".to_owned(),
+            outcome: FileOutcome::SetAside,
             reason: "why".to_owned(),
             records: 1,
             bytes: 1,

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use holdfast_log::{Stop, record_bytes, scan_segment, sum_segment};
 use holdfast_media::Nvm;
 use holdfast_pool::{SEGMENT_BYTES, SEGMENT_HEADER_BYTES, SLOT_BYTES, Segment, Slot, Zone};
-use holdfast_recovery::{PoolError, RecoverOptions, Report, recover};
+use holdfast_recovery::{FileOutcome, PoolError, RecoverOptions, Report, recover};
 
 use crate::choices::Choices;
 use crate::image::{self, UUID};
@@ -175,7 +175,8 @@ fn recover_in(choices: &mut Choices<'_>, yard: &mut Yard, pool: &PathBuf) -> any
     let mut again = yard.look()?;
     let mut after = after;
     // What was put off is tried again: the same bytes, written anew, under whatever name.
-    let put_off = second.iter().flat_map(|report| &report.files).filter(|file| file.outcome == "put off");
+    let put_off =
+        second.iter().flat_map(|report| &report.files).filter(|file| file.outcome == FileOutcome::PutOff);
     let tried: Vec<u64> = put_off.filter_map(|file| Some(after.get(file.path.as_bytes())?.inode)).collect();
     for seen in after.values_mut().chain(again.values_mut()).filter(|seen| tried.contains(&seen.inode)) {
         seen.modified = (0, 0);

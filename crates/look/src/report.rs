@@ -160,18 +160,20 @@ pub fn needs_attention(report: &Report) -> bool {
 
 /// Whether a file's records are still waiting for a decision.
 pub fn is_unresolved(file: &FileReport) -> bool {
-    matches!(file.outcome.as_str(), "set aside" | "put off")
+    file.outcome.is_unresolved()
 }
 
 #[cfg(test)]
 mod tests {
+    use holdfast_recovery::FileOutcome;
+
     use super::*;
 
-    fn file(outcome: &str) -> FileReport {
+    fn file(outcome: FileOutcome) -> FileReport {
         FileReport {
             path: "/srv/app.db".to_string(),
             named: "/srv/app.db".to_string(),
-            outcome: outcome.to_string(),
+            outcome,
             reason: String::new(),
             records: 3,
             bytes: 12_288,
@@ -181,13 +183,13 @@ mod tests {
 
     #[test]
     fn a_report_names_files_and_damage() {
-        let mut report = Report { files: vec![file("replayed")], ..Report::default() };
+        let mut report = Report { files: vec![file(FileOutcome::Replayed)], ..Report::default() };
         assert!(!needs_attention(&report));
         assert!(recovery(&report).contains("replayed: /srv/app.db (3 records, 12.0 KiB)"));
         report.damaged.push("segment 3, offset 128: checksum".to_string());
         assert!(needs_attention(&report));
         assert!(recovery(&report).contains("damaged record: segment 3"));
-        let aside = Report { files: vec![file("set aside")], ..Report::default() };
+        let aside = Report { files: vec![file(FileOutcome::SetAside)], ..Report::default() };
         assert!(needs_attention(&aside));
     }
 

@@ -10,15 +10,12 @@ use rustix::io::Errno;
 
 use super::words::quoted;
 
-/// What the message begins with where nothing stands at the pool's path.
-pub const NO_POOL: &str = "there is no pool at";
-
 /// Why a pool cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PoolError {
     /// Nothing stands at its path.
     #[error(
-        "{NO_POOL} {shown}: check the path, or make one with `holdfast format --pool {named}`",
+        "there is no pool at {shown}: check the path, or make one with `holdfast format --pool {named}`",
         shown = .0.display(),
         named = quoted(.0)
     )]

@@ -47,11 +47,11 @@ mod witnesses;
 mod words;
 mod writer;
 
-pub use error::{NO_POOL, PoolError};
+pub use error::PoolError;
 pub use format::format;
 pub use mapped::mapped_by;
 pub use open::{OpenPool, RecoveredPool, open_file};
-pub use report::{FileReport, RecoverOptions, Report};
+pub use report::{FileOutcome, FileReport, RecoverOptions, Report, UnknownOutcome};
 pub use run::Recovered;
 pub use words::quoted;
 

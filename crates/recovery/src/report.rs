@@ -2,6 +2,7 @@
 //!
 //! It must never read a pool or a file.
 
+use std::fmt;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -23,7 +24,88 @@ pub struct RecoverOptions {
     pub export: Option<PathBuf>,
 }
 
-/// What became of one file.
+/// What became of a file. In reports and in JSON it is its words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "&'static str", try_from = "String")]
+pub enum FileOutcome {
+    /// Its records were written to it.
+    Replayed,
+    /// The page cache had all of it, and it was synced.
+    Synced,
+    /// It was lost, and was built anew.
+    Rebuilt,
+    /// It was removed, and is so again.
+    Unlinked,
+    /// The pool holds nothing of it.
+    AlreadyOnDisk,
+    /// Its records were forgotten.
+    Discarded,
+    /// A person decides.
+    SetAside,
+    /// The next recovery tries again.
+    PutOff,
+}
+
+const _: () = assert!(FileOutcome::ALL.len() == FileOutcome::PutOff as usize + 1);
+
+impl FileOutcome {
+    const ALL: [Self; 8] = [
+        Self::Replayed,
+        Self::Synced,
+        Self::Rebuilt,
+        Self::Unlinked,
+        Self::AlreadyOnDisk,
+        Self::Discarded,
+        Self::SetAside,
+        Self::PutOff,
+    ];
+
+    /// How it is called.
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::Replayed => "replayed",
+            Self::Synced => "synced",
+            Self::Rebuilt => "rebuilt",
+            Self::Unlinked => "unlinked",
+            Self::AlreadyOnDisk => "already on disk",
+            Self::Discarded => "discarded",
+            Self::SetAside => "set aside",
+            Self::PutOff => "put off",
+        }
+    }
+
+    /// Whether the file's records still wait for something.
+    pub const fn is_unresolved(self) -> bool {
+        matches!(self, Self::SetAside | Self::PutOff)
+    }
+}
+
+impl fmt::Display for FileOutcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.words())
+    }
+}
+
+impl From<FileOutcome> for &'static str {
+    fn from(outcome: FileOutcome) -> Self {
+        outcome.words()
+    }
+}
+
+/// Words that no outcome is called by.
+#[derive(Debug, thiserror::Error)]
+#[error("no file ends up {0:?}")]
+pub struct UnknownOutcome(String);
+
+impl TryFrom<String> for FileOutcome {
+    type Error = UnknownOutcome;
+
+    fn try_from(words: String) -> Result<Self, UnknownOutcome> {
+        Self::ALL.into_iter().find(|outcome| outcome.words() == words).ok_or(UnknownOutcome(words))
+    }
+}
+
+/// What became of one file, and why.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct FileReport {
     /// Its path, as far as it is known.
@@ -31,10 +113,8 @@ pub struct FileReport {
     /// What means this file, and no other one, in [`RecoverOptions`]: a name that its slot has, or
     /// the slot's number.
     pub named: String,
-    /// `replayed`, `synced` (the page cache had all of it), `rebuilt`, `unlinked`, `already on
-    /// disk`, `discarded`, `set aside` (a person decides) or `put off` (the next recovery tries
-    /// again).
-    pub outcome: String,
+    /// What that is.
+    pub outcome: FileOutcome,
     /// Why, in words.
     pub reason: String,
     /// Records applied or held.
@@ -69,4 +149,20 @@ pub struct Report {
     pub scan_ns: u64,
     /// Time spent applying, `fsync` included, in nanoseconds.
     pub apply_ns: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_outcome_is_read_by_the_words_that_it_is_written_with() {
+        for outcome in FileOutcome::ALL {
+            let written = serde_json::to_string(&outcome).unwrap();
+            assert_eq!(written, format!("\"{outcome}\""));
+            assert_eq!(serde_json::from_str::<FileOutcome>(&written).unwrap(), outcome);
+        }
+        let unknown = serde_json::from_str::<FileOutcome>("\"lost\"").unwrap_err();
+        assert!(unknown.to_string().contains("\"lost\""), "{unknown}");
+    }
 }

@@ -26,7 +26,7 @@ use super::replaced::{is_yielding, takers_of};
 use super::scan::Broken;
 use super::source::Source;
 use super::survey::{Plan, plan};
-use super::{FileReport, PoolError, RecoverOptions, Report};
+use super::{FileOutcome, FileReport, PoolError, RecoverOptions, Report};
 use holdfast_disk::Disk;
 
 /// Why a file was not brought back that should have been.
@@ -105,23 +105,25 @@ impl Planned {
     /// The row of the report, if there is anything to say of this slot.
     fn row(&self, live: &Live, kept: Option<&Kept>) -> Option<FileReport> {
         let outcome = match (kept, self.outcome) {
-            (Some(kept), _) if kept.is_put_off => "put off",
-            (Some(_), _) => "set aside",
-            (None, Outcome::Release) if self.facts.request == Request::Force => "already on disk",
+            (Some(kept), _) if kept.is_put_off => FileOutcome::PutOff,
+            (Some(_), _) => FileOutcome::SetAside,
+            (None, Outcome::Release) if self.facts.request == Request::Force => FileOutcome::AlreadyOnDisk,
             (None, Outcome::Release) => return None,
-            (None, Outcome::Sync) => "synced",
-            (None, Outcome::Replay | Outcome::ReplayInto) => "replayed",
-            (None, Outcome::Rebuild | Outcome::FinishRebuild) => "rebuilt",
-            (None, Outcome::UnlinkAgain | Outcome::Gone) => "unlinked",
-            (None, Outcome::Discard | Outcome::LeaveFile) => "discarded",
-            (None, Outcome::SetAside(aside)) if !aside.is_for_a_person() && !self.facts.aside => "put off",
-            (None, Outcome::SetAside(_)) => "set aside",
+            (None, Outcome::Sync) => FileOutcome::Synced,
+            (None, Outcome::Replay | Outcome::ReplayInto) => FileOutcome::Replayed,
+            (None, Outcome::Rebuild | Outcome::FinishRebuild) => FileOutcome::Rebuilt,
+            (None, Outcome::UnlinkAgain | Outcome::Gone) => FileOutcome::Unlinked,
+            (None, Outcome::Discard | Outcome::LeaveFile) => FileOutcome::Discarded,
+            (None, Outcome::SetAside(aside)) if !aside.is_for_a_person() && !self.facts.aside => {
+                FileOutcome::PutOff
+            }
+            (None, Outcome::SetAside(_)) => FileOutcome::SetAside,
         };
         let reason = kept.map_or_else(|| self.reason.clone(), |kept| in_words(&kept.error));
         Some(FileReport {
             path: self.shown.clone(),
             named: self.named.clone(),
-            outcome: outcome.into(),
+            outcome,
             reason,
             records: live.of(self.file.slot).len() as u64,
             bytes: live.slots.get(&self.file.slot).map_or(0, |log| log.bytes),
@@ -138,7 +140,7 @@ impl Plan {
                 self.report.files.push(FileReport {
                     path: wanted.display().to_string(),
                     named: wanted.display().to_string(),
-                    outcome: "already on disk".into(),
+                    outcome: FileOutcome::AlreadyOnDisk,
                     reason: "the pool holds nothing of it".into(),
                     records: 0,
                     bytes: 0,

@@ -4,7 +4,7 @@
 use std::fmt;
 
 use holdfast_pool::Superblock;
-use holdfast_recovery::{FileReport, RecoverOptions, Recovered, Report, recover_on};
+use holdfast_recovery::{FileOutcome, FileReport, RecoverOptions, Recovered, Report, recover_on};
 use holdfast_testkit::Random;
 
 use crate::disk::{DiskState, Left, SimDisk};
@@ -355,7 +355,7 @@ impl Service {
 /// Whether a person is asked to decide without need. What was renamed over while it got its first
 /// records is kept too: nothing is lost or changed by that.
 fn is_wrongly_kept(row: &FileReport) -> bool {
-    matches!(&row.outcome[..], "set aside" | "put off")
+    matches!(row.outcome, FileOutcome::SetAside | FileOutcome::PutOff)
         && !row.reason.starts_with("another file stands")
         && !row.reason.starts_with("an earlier recovery")
 }

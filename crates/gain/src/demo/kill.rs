@@ -100,7 +100,7 @@ impl Outcome {
 
 /// What recovery could not bring back, and damage.
 pub fn unresolved(report: &Report) -> Vec<String> {
-    let files = report.files.iter().filter(|file| matches!(file.outcome.as_str(), "set aside" | "put off"));
+    let files = report.files.iter().filter(|file| file.outcome.is_unresolved());
     let files = files.map(|file| format!("{}: {}: {}", file.outcome, file.path, file.reason));
     files.chain(report.damaged.iter().map(|record| format!("damaged record: {record}"))).collect()
 }

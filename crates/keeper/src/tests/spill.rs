@@ -17,7 +17,7 @@ use super::{contents, errno};
 use crate::spill_file::{Wanted, prepare};
 use holdfast_disk::DiskFile;
 use holdfast_durable::{Order, Writers};
-use holdfast_recovery::{RecoverOptions, Report, recover};
+use holdfast_recovery::{FileOutcome, RecoverOptions, Report, recover};
 
 const PAGES: u64 = 3000;
 
@@ -83,7 +83,7 @@ fn what_was_spilled_is_replayed_and_its_frames_are_given_back() {
     lose_page_cache(&bench);
     let report = recovered(&bench).unwrap();
     assert!(report.damaged.is_empty(), "{:?}", report.damaged);
-    assert_eq!(report.files.iter().map(|row| &row.outcome[..]).collect::<Vec<_>>(), ["replayed"]);
+    assert_eq!(report.files.iter().map(|row| row.outcome).collect::<Vec<_>>(), [FileOutcome::Replayed]);
     assert!(contents(&bench.file) == all(2));
     let (nvm, layout) = (&bench.durable.nvm, &bench.durable.superblock.layout);
     assert!(Frames { nvm, layout }.in_use().is_empty());

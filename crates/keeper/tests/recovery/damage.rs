@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use super::support::{Rig, Taken, Writer};
 use super::{RecoverOptions, none, outcomes};
 use holdfast_pool::{SEGMENT_BYTES, SLOT_BYTES, Segment, Seq, Slot};
-use holdfast_recovery::Report;
+use holdfast_recovery::{FileOutcome, Report};
 
 /// Three files, each with two records: `a` and `b` in segment 1 in turn, `c` in segment 2.
 fn three(name: &str, spoil: impl FnOnce(&mut Writer, &[u64])) -> (Rig, [PathBuf; 3]) {
@@ -29,7 +29,7 @@ fn three(name: &str, spoil: impl FnOnce(&mut Writer, &[u64])) -> (Rig, [PathBuf;
 fn said(report: &Report) -> Vec<(&str, &str)> {
     let name = |path: &'_ str| path.rsplit('/').next().map_or(0, |name| path.len() - name.len());
     let mut said: Vec<(&str, &str)> =
-        report.files.iter().map(|file| (&file.path[name(&file.path)..], file.outcome.as_str())).collect();
+        report.files.iter().map(|file| (&file.path[name(&file.path)..], file.outcome.words())).collect();
     said.sort_unstable();
     said
 }
@@ -47,7 +47,7 @@ fn a_file_that_lost_a_record_is_set_aside_and_the_rest_replays() {
     for _ in 0..2 {
         let report = rig.recover(&none());
         assert_eq!(said(&report)[0], ("a", "set aside"), "{report:?}");
-        let row = report.files.iter().find(|row| row.outcome == "set aside").unwrap();
+        let row = report.files.iter().find(|row| row.outcome == FileOutcome::SetAside).unwrap();
         assert!(row.reason.contains("a record of it in the log"), "{report:?}");
         // What stands behind the damage is whole, and is used.
         assert_eq!(contents(&paths), ["....", "12..", "12.."]);

@@ -28,8 +28,8 @@ fn force(path: &Path) -> RecoverOptions {
     RecoverOptions { force: vec![path.to_owned()], ..none() }
 }
 
-fn outcomes(report: &Report) -> Vec<&str> {
-    report.files.iter().map(|file| file.outcome.as_str()).collect()
+fn outcomes(report: &Report) -> Vec<&'static str> {
+    report.files.iter().map(|file| file.outcome.words()).collect()
 }
 
 #[test]

@@ -228,7 +228,10 @@ fn what_only_a_third_designs_queue_has_comes_back_after_a_crash() {
     assert!(std::fs::read(&path).unwrap() != all, "the page cache has it all");
     let options = holdfast_recovery::RecoverOptions::default();
     let report = holdfast_recovery::recover(&bench.pool, &options, &mut |_, _, _| {}).unwrap();
-    assert_eq!(report.files.iter().map(|file| file.outcome.as_str()).collect::<Vec<_>>(), ["replayed"]);
+    assert_eq!(
+        report.files.iter().map(|file| file.outcome).collect::<Vec<_>>(),
+        [holdfast_recovery::FileOutcome::Replayed]
+    );
     assert!(std::fs::read(&path).unwrap() == all);
 }
 

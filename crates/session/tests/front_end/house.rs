@@ -76,11 +76,12 @@ impl House {
     }
 
     pub fn recover(&self) {
+        use holdfast_recovery::FileOutcome;
         let options = holdfast_recovery::RecoverOptions::default();
         let report = holdfast_recovery::recover(&self.pool, &options, &mut |_, _, _| {}).unwrap();
         assert!(!report.clean);
-        let is_lost = |outcome: &str| matches!(outcome, "set aside" | "put off" | "discarded");
-        assert!(!report.files.iter().any(|file| is_lost(&file.outcome)), "{report:?}");
+        let is_lost = |outcome: FileOutcome| outcome.is_unresolved() || outcome == FileOutcome::Discarded;
+        assert!(!report.files.iter().any(|file| is_lost(file.outcome)), "{report:?}");
     }
 }
 
