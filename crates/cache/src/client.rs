@@ -266,7 +266,7 @@ impl<N: Nvm> Client<N> {
 
     #[cold]
     fn have_heard(&self, file: FileRef) -> Result<(), Errno> {
-        let_go_is_done(self.ask_about(file, FileRequest::Hear))
+        Ok(let_go_is_done(self.ask_about(file, FileRequest::Hear))?)
     }
 
     /// Whether descriptions of the program's may be leased.
@@ -306,7 +306,7 @@ impl<N: Nvm> Client<N> {
 
     /// Brings a file to the disk and expires it: afterwards the log holds nothing of what was done
     /// before. `held` says that the caller keeps the file's writers out.
-    pub(crate) fn settle(&self, file: FileRef, held: bool) -> Result<(), Errno> {
+    pub(crate) fn settle(&self, file: FileRef, held: bool) -> Result<(), Refusal> {
         let_go_is_done(self.ask_about(file, FileRequest::Settle { held }))
     }
 
@@ -330,13 +330,13 @@ impl<N: Nvm> Client<N> {
 
     /// Leaves a file to the kernel for good, after it is settled.
     pub fn bypass(&self, file: FileRef, reason: Reason) -> Result<(), Errno> {
-        let_go_is_done(self.ask_about(file, FileRequest::Bypass { reason, let_go: false }))
+        Ok(let_go_is_done(self.ask_about(file, FileRequest::Bypass { reason, let_go: false }))?)
     }
 
     /// As [`Client::bypass`], and the keeper lets go of the file: nothing of Holdfast has it open
     /// afterwards. The caller must not use the place any more.
     pub fn let_go(&self, file: FileRef, reason: Reason) -> Result<(), Errno> {
-        let_go_is_done(self.ask_about(file, FileRequest::Bypass { reason, let_go: true }))
+        Ok(let_go_is_done(self.ask_about(file, FileRequest::Bypass { reason, let_go: true }))?)
     }
 
     /// Tells the keeper that what a program writes is not seen, so that it can say so. `program` is
@@ -413,9 +413,9 @@ impl<N: Nvm> Client<N> {
 }
 
 /// Of a file that the keeper has let go of nothing is live, and it is the kernel's.
-pub(crate) fn let_go_is_done(answer: Result<Answer, Refusal>) -> Result<(), Errno> {
+pub(crate) fn let_go_is_done(answer: Result<Answer, Refusal>) -> Result<(), Refusal> {
     match answer {
         Ok(_) | Err(Refusal::Kernels) => Ok(()),
-        Err(refusal) => Err(refusal.into()),
+        Err(refusal) => Err(refusal),
     }
 }

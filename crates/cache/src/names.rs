@@ -109,7 +109,7 @@ impl<N: Nvm> Client<N> {
         }
         match answer {
             Ok(_) => Ok(Removal::Held),
-            Err(Refusal::NotHeld) => self.settle_if_live(file, false).map(|()| Removal::Counted),
+            Err(Refusal::NotHeld) => self.unlinking_among_others(file),
             Err(Refusal::NoName) => self.bypass(file, Reason::Unreachable).map(|()| Removal::Counted),
             Err(Refusal::Kernels) => Ok(Removal::Counted),
             Err(refusal) => Err(refusal.into()),
@@ -122,7 +122,8 @@ impl<N: Nvm> Client<N> {
     /// # Errors
     /// As [`Client::unlinking`].
     pub fn unlinking_among_others(&self, file: FileRef) -> Result<Removal, Errno> {
-        self.settle_if_live(file, false).map(|()| Removal::Counted)
+        self.settle_if_live(file, false)?;
+        Ok(Removal::Counted)
     }
 
     /// Reports how the announced removal went: a failed one is withdrawn before the program hears
@@ -180,9 +181,8 @@ impl<N: Nvm> Client<N> {
         mut raw: impl FnMut(Replace) -> Result<(), Errno>,
     ) -> Result<Result<Named, Errno>, Errno> {
         match self.rename_locked(renaming, Naming::Told, &mut raw) {
-            // No slot can hold the name: too long, or its directory is missing, for which the
-            // kernel has its own error.
-            Err(Errno::ENAMETOOLONG) => {
+            // Too long, or its directory is missing, for which the kernel has its own error.
+            Err(Refusal::NoName) => {
                 let done = self.rename_locked(renaming, Naming::Untold, &mut raw)?;
                 if done.is_ok() {
                     let exchanged = renaming.target.filter(|_| renaming.back.is_some());
@@ -192,7 +192,7 @@ impl<N: Nvm> Client<N> {
                 }
                 Ok(done)
             }
-            done => done,
+            done => Ok(done?),
         }
     }
 
@@ -201,7 +201,7 @@ impl<N: Nvm> Client<N> {
         renaming: Renaming<'_>,
         naming: Naming,
         raw: &mut impl FnMut(Replace) -> Result<(), Errno>,
-    ) -> Result<Result<Named, Errno>, Errno> {
+    ) -> Result<Result<Named, Errno>, Refusal> {
         // In the order of their slots: two renames never wait for each other.
         let mut files = [renaming.named, renaming.target];
         files.sort_by_key(|file| file.map(|file| file.slot));
@@ -214,7 +214,7 @@ impl<N: Nvm> Client<N> {
                 if self.board.lock_file(file.slot, self.id) {
                     *place = Some(file);
                 } else {
-                    result = Err(Errno::EIO);
+                    result = Err(Refusal::Failed);
                 }
             }
         }
@@ -240,7 +240,7 @@ impl<N: Nvm> Client<N> {
         &self,
         renaming: Renaming<'_>,
         raw: &mut impl FnMut(Replace) -> Result<(), Errno>,
-    ) -> Result<Option<Result<(), Errno>>, Errno> {
+    ) -> Result<Option<Result<(), Errno>>, Refusal> {
         let to_free = renaming.to_free && renaming.target.is_none();
         let Some(file) = renaming.named.filter(|_| to_free || renaming.to_taken) else { return Ok(None) };
         if renaming.target.is_some_and(|target| !self.is_managed(target)) {
@@ -263,7 +263,7 @@ impl<N: Nvm> Client<N> {
         match self.ask_about_name(file, FileRequest::Naming { dirfd, onto }, path) {
             Ok(_) => {}
             Err(Refusal::NotHeld | Refusal::Kernels) => return Ok(None),
-            Err(refusal) => return Err(refusal.into()),
+            Err(refusal) => return Err(refusal),
         }
         match raw(if to_free { Replace::Never } else { Replace::AsAsked }) {
             Ok(()) if to_free => Ok(Some(Ok(()))),
@@ -278,7 +278,7 @@ impl<N: Nvm> Client<N> {
                 Ok(Some(Ok(())))
             }
             // Recovery may have made it in our place.
-            Err(_) if !self.board.header().keeper_alive() => Err(Errno::EIO),
+            Err(_) if !self.board.header().keeper_alive() => Err(Refusal::Failed),
             Err(errno) => {
                 self.withdraw(file);
                 // Somebody took the name meanwhile, or this kernel cannot be asked to leave it to
@@ -295,7 +295,7 @@ impl<N: Nvm> Client<N> {
         renaming: Renaming<'_>,
         naming: Naming,
         raw: &mut impl FnMut(Replace) -> Result<(), Errno>,
-    ) -> Result<Result<(), Errno>, Errno> {
+    ) -> Result<Result<(), Errno>, Refusal> {
         self.taking(Some(renaming.device), || self.rename_counted(renaming, naming, raw))
     }
 
@@ -317,7 +317,7 @@ impl<N: Nvm> Client<N> {
         renaming: Renaming<'_>,
         naming: Naming,
         raw: &mut impl FnMut(Replace) -> Result<(), Errno>,
-    ) -> Result<Result<(), Errno>, Errno> {
+    ) -> Result<Result<(), Errno>, Refusal> {
         let noted = self.note_change(renaming.device);
         for file in [renaming.named, renaming.target].into_iter().flatten() {
             self.settle_if_live(file, true)?;
@@ -330,9 +330,9 @@ impl<N: Nvm> Client<N> {
                     continue;
                 }
                 let told = self.ask_about_name(file, FileRequest::Naming { dirfd, onto: None }, path);
-                if let Err(errno) = let_go_is_done(told) {
+                if let Err(refusal) = let_go_is_done(told) {
                     named.into_iter().flatten().take(index).for_each(|(file, _)| self.withdraw(file));
-                    return Err(errno);
+                    return Err(refusal);
                 }
             }
         }
@@ -378,7 +378,7 @@ impl<N: Nvm> Client<N> {
     }
 
     /// `held`: the caller keeps the file's writers out.
-    pub(crate) fn settle_if_live(&self, file: FileRef, held: bool) -> Result<(), Errno> {
+    pub(crate) fn settle_if_live(&self, file: FileRef, held: bool) -> Result<(), Refusal> {
         let live = self.has_live(file);
         if !on(Canary::RenameUnsettled) && live && self.is_current(file) && self.has_log(file) {
             self.settle(file, held)

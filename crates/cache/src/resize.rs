@@ -208,17 +208,16 @@ impl<N: Nvm> Client<N> {
             let has_records = row.has_live_records();
             let settles = has_records && !on(Canary::AroundUnsettled);
             let settled = if settles { self.settle(file, true) } else { Ok(()) };
-            settled.and_then(|()| {
+            settled.map_err(Errno::from).and_then(|()| {
                 // Should we die in the call, nobody knows the size.
                 row.size_hint.store(NO_SIZE, Ordering::SeqCst);
                 let done = raw();
                 row.size_hint.store(size_after(&done), Ordering::SeqCst);
                 row.note_unlogged();
                 if durable && !on(Canary::AroundUnsynced) {
-                    self.settle(file, true).map(|()| Ok(done))
-                } else {
-                    Ok(Ok(done))
+                    self.settle(file, true)?;
                 }
+                Ok(Ok(done))
             })
         } else if self.is_current(file) && row.state().is_unsynced() {
             // As durable as it is natively; whoever asks for more waits for the lock.

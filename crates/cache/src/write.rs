@@ -238,7 +238,7 @@ impl<N: Nvm> Client<N> {
                 lane.finish(file);
                 if let Ok(Written::Misplaced { .. }) = written {
                     // Invariant 5, as in state Through.
-                    self.settle(file, true)?;
+                    self.settle(file, true).map_err(Errno::from)?;
                 }
                 written.map(Ok)
             }
