@@ -24,27 +24,28 @@ pub(super) fn parent<D: Disk>(disk: &D, path: &[u8]) -> io::Result<D::File> {
 
 /// Opens the nearest directory above `path` that is there, with its path.
 pub(super) fn nearest<'a, D: Disk>(disk: &D, path: &'a [u8]) -> io::Result<(D::File, &'a [u8])> {
-    let mut at = path;
-    loop {
-        let (directory, _) = split(at).ok_or(io::ErrorKind::NotFound)?;
-        match disk.find_directory(directory) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => at = directory,
-            opened => return Ok((opened?, directory)),
-        }
-    }
+    climb(disk, path, |error| error.kind() == io::ErrorKind::NotFound)
 }
 
 /// The same, above whatever stands in the place of directories by now.
 pub(super) fn nearest_above<'a, D: Disk>(disk: &D, path: &'a [u8]) -> io::Result<(D::File, &'a [u8])> {
+    climb(disk, path, |error| {
+        matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR | libc::ELOOP))
+    })
+}
+
+/// Opens the directory of `path`, or goes up from one that fails in a way that `goes_on`.
+fn climb<'a, D: Disk>(
+    disk: &D,
+    path: &'a [u8],
+    goes_on: impl Fn(&io::Error) -> bool,
+) -> io::Result<(D::File, &'a [u8])> {
     let mut at = path;
     loop {
         let (directory, _) = split(at).ok_or(io::ErrorKind::NotFound)?;
         match disk.find_directory(directory) {
-            Ok(opened) => return Ok((opened, directory)),
-            Err(error) => match error.raw_os_error() {
-                Some(libc::ENOENT | libc::ENOTDIR | libc::ELOOP) => at = directory,
-                _ => return Err(error),
-            },
+            Err(error) if goes_on(&error) => at = directory,
+            opened => return Ok((opened?, directory)),
         }
     }
 }
