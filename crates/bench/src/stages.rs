@@ -87,7 +87,7 @@ impl Loops<'_> {
         let lane = &board.lanes()[board.lanes().len() - 1];
         for _ in 0..BATCH {
             while !lane.try_take(1) {}
-            lane.announce.store(board.header().counter.peek().next(), Ordering::SeqCst);
+            lane.announce.store(board.next_seq().next(), Ordering::SeqCst);
             lane.announce.store(Seq::ZERO, Ordering::Release);
             lane.owner.swap(0, Ordering::AcqRel);
         }
@@ -107,7 +107,7 @@ impl Loops<'_> {
     fn draws(&self) -> Result<()> {
         let board = self.board();
         for _ in 0..BATCH {
-            let seq = board.header().counter.draw_seq();
+            let seq = board.draw_seq(row_of(board));
             row_of(board).newest_seq.fetch_max(seq, Ordering::SeqCst);
         }
         Ok(())

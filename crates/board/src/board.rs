@@ -16,6 +16,7 @@ use crate::locks::PageLocks;
 use crate::map::Tables;
 #[cfg(shuttle)]
 use crate::ordinary::Tables;
+use crate::own::Own;
 use crate::pages::Pages;
 use crate::plan::Plan;
 use crate::requests::RequestCell;
@@ -47,13 +48,14 @@ enum Out {
 pub struct Board {
     pub(crate) plan: Plan,
     pub(crate) tables: Tables,
+    pub(crate) own: Own,
 }
 
 impl Board {
     /// An empty board in ordinary memory; its clones share it.
     #[cfg(shuttle)]
     pub fn ordinary(plan: Plan) -> Self {
-        Self { plan, tables: Tables::ordinary(plan) }
+        Self { plan, tables: Tables::ordinary(plan), own: Own::default() }
     }
 
     /// Sizes of the tables.
@@ -266,11 +268,11 @@ impl Board {
     /// The counter is read first, then all announcements; a writer announces a bound before it
     /// draws, so a seq below the counter read here was announced before (history 14).
     pub fn settled_seq(&self, slot: Slot) -> Seq {
-        let drawn = self.header().counter.peek().before();
+        let drawn = self.next_seq().before();
         let announced = self.lanes().iter().filter_map(|lane| lane.announces(slot)).min();
         #[cfg(shuttle)]
         let drawn = match crate::model::mutated(crate::model::Mutation::AnnouncementsBeforeCounter) {
-            true => self.header().counter.peek().before(),
+            true => self.next_seq().before(),
             false => drawn,
         };
         announced

@@ -1,7 +1,7 @@
 //! The front of the board: sizes of its tables, the seq counter, the keeper's word and a few
 //! counters.
 
-use holdfast_pool::{Generation, Seq, Slot};
+use holdfast_pool::{Seq, Slot};
 
 use crate::census::Roll;
 use crate::changing::Calls;
@@ -51,30 +51,12 @@ impl Counter {
 }
 
 /// What all numbers of a pool are drawn from, each once: seqs, generations of segments and those of
-/// slots.
+/// slots. By [`crate::Board`] alone, which sees what a stray store leaves here.
 #[repr(transparent)]
 #[derive(Default)]
 pub struct Draws(Counter);
 
 impl Draws {
-    /// The number that is drawn next.
-    #[inline]
-    pub fn peek(&self) -> Seq {
-        Seq::new(self.0.get())
-    }
-
-    /// Draws a record's number.
-    #[inline]
-    pub fn draw_seq(&self) -> Seq {
-        Seq::new(self.0.add(1))
-    }
-
-    /// Draws the generation of a use that begins.
-    #[inline]
-    pub fn draw_generation(&self) -> Generation {
-        Generation::drawn_at(self.draw_seq())
-    }
-
     /// Begins with this number; only while nobody draws.
     pub fn begin(&self, next: Seq) {
         self.0.set(next.get());
@@ -83,6 +65,20 @@ impl Draws {
     /// Gives out no number below this one any more.
     pub fn raise(&self, next: Seq) {
         self.0.value.fetch_max(next.get(), Ordering::SeqCst);
+    }
+
+    #[inline]
+    pub(crate) fn get(&self) -> u64 {
+        self.0.get()
+    }
+
+    #[inline]
+    pub(crate) fn add(&self) -> u64 {
+        self.0.add(1)
+    }
+
+    pub(crate) fn replace(&self, now: u64, next: u64) -> bool {
+        self.0.value.compare_exchange(now, next, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 }
 
@@ -136,6 +132,8 @@ pub struct Header {
     pub keeper: Switch,
     /// The pool's one counter: every seq, segment generation and slot generation is drawn from it.
     pub counter: Draws,
+    /// How often it was put right, since a program had stored something into it.
+    pub counter_mended: Counter,
     /// Bumped whenever segments become free; writers that need one sleep on it.
     pub segments_freed: Switch,
     /// Bumped whenever a lane is let go while somebody waits for one.

@@ -10,6 +10,7 @@ mod board;
 mod census;
 mod changing;
 mod clock;
+mod draws;
 mod files;
 mod frames;
 mod habits;
@@ -26,6 +27,7 @@ mod openers;
 mod opens;
 #[cfg(shuttle)]
 mod ordinary;
+mod own;
 mod owner;
 mod page;
 mod pages;

@@ -7,6 +7,7 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use crate::board::Board;
 use crate::map::{MAGIC, Tables, sealed_memory};
+use crate::own::Own;
 use crate::page::Page;
 use crate::plan::{BoardError, Plan};
 use crate::sync::Ordering;
@@ -16,7 +17,7 @@ impl Board {
     /// size: what is mapped stays there for everybody.
     pub fn create(plan: Plan) -> Result<(Self, OwnedFd), BoardError> {
         let fd = sealed_memory(plan.bytes())?;
-        let board = Self { plan, tables: Tables::map(fd.as_fd(), plan)? };
+        let board = Self { plan, tables: Tables::map(fd.as_fd(), plan)?, own: Own::default() };
         board.write_plan(&plan, MAGIC);
         Ok((board, fd))
     }
@@ -44,13 +45,13 @@ impl Board {
     /// Maps a board that the keeper made.
     pub fn open(fd: BorrowedFd<'_>, slot_count: u32, segment_count: u32) -> Result<Self, BoardError> {
         let plan = Plan::new(slot_count, segment_count);
-        let board = Self { plan, tables: Tables::map(fd, plan)? };
+        let board = Self { plan, tables: Tables::map(fd, plan)?, own: Own::default() };
         let frame_count = board.header().frame_count.load(Ordering::Acquire);
         let loaded_count = board.header().loaded_count.load(Ordering::Acquire);
         let plan = plan.with_frames(frame_count).with_loaded(loaded_count);
         let board = match frame_count + loaded_count {
             0 => board,
-            _ => Self { plan, tables: Tables::map(fd, plan)? },
+            _ => Self { plan, tables: Tables::map(fd, plan)?, own: Own::default() },
         };
         let header = board.header();
         let same = header.magic.load(Ordering::Acquire) == MAGIC

@@ -190,7 +190,7 @@ impl<N: Nvm> Lane<'_, N> {
         let row = self.client.row(file);
         #[cfg(shuttle)]
         if mutated(Mutation::DrawBeforeAnnouncing) {
-            self.early.set(Some(self.client.board.header().counter.draw_seq()));
+            self.early.set(Some(self.client.board.draw_seq(row)));
         }
         #[cfg(not(shuttle))]
         self.client.board.prefetch_counter();
@@ -201,7 +201,7 @@ impl<N: Nvm> Lane<'_, N> {
             // Only the announcement is a full barrier: whoever sees it sees the slot.
             self.row.slot.store(file.slot.number(), Ordering::Release);
             let above = if on(Canary::AnnouncedTooHigh) { 1 << 20 } else { 1 };
-            self.row.announce.store(self.client.board.header().counter.peek().after(above), Ordering::SeqCst);
+            self.row.announce.store(self.client.board.next_seq().after(above), Ordering::SeqCst);
             let kept_out = !exclusive && row.is_exclusive() && !on(Canary::WritersStayIn);
             #[cfg(shuttle)]
             let kept_out =
@@ -307,9 +307,9 @@ impl<N: Nvm> Lane<'_, N> {
     ) -> Seq {
         let header = self.client.board.header();
         #[cfg(shuttle)]
-        let seq = self.early.take().unwrap_or_else(|| header.counter.draw_seq());
+        let seq = self.early.take().unwrap_or_else(|| self.client.board.draw_seq(self.client.row(file)));
         #[cfg(not(shuttle))]
-        let seq = header.counter.draw_seq();
+        let seq = self.client.board.draw_seq(self.client.row(file));
         self.row.seq.store(seq, Ordering::Release);
         self.client.row(file).newest_seq.fetch_max(seq, Ordering::SeqCst);
         header.wake_idle_expirer();
@@ -372,7 +372,7 @@ impl<N: Nvm> Lane<'_, N> {
 
     /// Writes a record without bytes into the room that every operation leaves behind its last one.
     fn write_behind_last(&mut self, file: FileRef, kind: Kind, file_offset: u64, extent: u64) {
-        let seq = self.client.board.header().counter.draw_seq();
+        let seq = self.client.board.draw_seq(self.client.row(file));
         self.client.row(file).newest_seq.fetch_max(seq, Ordering::SeqCst);
         let draft = Draft {
             kind,

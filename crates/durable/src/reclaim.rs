@@ -226,7 +226,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             let rows = self.board.segments();
             let segment = (0..).map(Segment::new).zip(rows).find(|(_, row)| row.try_take(KEEPER_LANE))?.0;
             self.seal_tail(reclaimer);
-            let generation = self.board.header().counter.draw_generation();
+            let generation = self.board.draw_generation();
             rows[segment.index()].clear_summary();
             set_segment_generation(&self.nvm, layout, segment, generation);
             let seed = segment_seed(&self.superblock.uuid, segment, generation);
@@ -240,7 +240,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     fn seal_tail(&self, reclaimer: &mut Reclaimer) {
         if let Some((segment, tail)) = reclaimer.tail.take() {
             let Superblock { layout, uuid, .. } = &self.superblock;
-            let below = self.board.header().counter.peek().next();
+            let below = self.board.next_seq().next();
             let place = SegmentUse { segment, generation: tail.generation };
             seal_segment(&self.nvm, layout, uuid, place, tail.at, below);
             self.board.segments()[segment.index()].set_state(SegmentState::Sealed);

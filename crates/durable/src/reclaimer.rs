@@ -36,9 +36,7 @@ impl Reclaimer {
     pub(super) fn is_worth_a_look(&self, board: &Board, segment: Segment, copy_bytes_max: u64) -> bool {
         let max_seq = board.segments()[segment.index()].max_seq();
         self.vain.get(segment.index()).is_none_or(|look| {
-            look.max_seq != max_seq
-                || look.live_bytes <= copy_bytes_max
-                || look.again_seq <= board.header().counter.peek()
+            look.max_seq != max_seq || look.live_bytes <= copy_bytes_max || look.again_seq <= board.next_seq()
         })
     }
 
@@ -55,7 +53,7 @@ impl Reclaimer {
         self.vain[segment.index()] = VainLook {
             max_seq: board.segments()[segment.index()].max_seq(),
             live_bytes,
-            again_seq: board.header().counter.peek().after(pages / LOOK_AGAIN_FRACTION),
+            again_seq: board.next_seq().after(pages / LOOK_AGAIN_FRACTION),
         };
     }
 }

@@ -60,7 +60,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         let (Some(generation), Stop::Full | Stop::Tail) = (scan.generation, scan.stop) else { return };
         self.nvm.flush(layout.segment_offset(segment), u64::from(scan.end));
         self.nvm.fence();
-        let below = self.board.header().counter.peek().next();
+        let below = self.board.next_seq().next();
         seal_segment(&self.nvm, layout, uuid, SegmentUse { segment, generation }, scan.end, below);
     }
 

@@ -47,7 +47,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         let count = self.superblock.layout.slot_count;
         let slot = (0..count).map(|step| Slot::new((start + step) % count)).find(|&slot| !taken(slot))?;
         self.slot_hint.store((slot.number() + 1) % count, Ordering::Relaxed);
-        Some(FileRef { slot, generation: self.board.header().counter.draw_generation() })
+        Some(FileRef { slot, generation: self.board.draw_generation() })
     }
 
     /// Whether a slot is a file's, or is kept for what it says.
@@ -309,7 +309,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         if self.set_aside.is_empty() && unpinned {
             // Nobody looks at them after a clean close.
             self.clear_frames();
-            self.words().set_counter_clean(self.board.header().counter.peek());
+            self.words().set_counter_clean(self.board.next_seq());
         }
     }
 }

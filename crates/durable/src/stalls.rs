@@ -105,7 +105,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         self.clear_conflict(file);
         // All that was acknowledged was in the page cache when the sync began that this was about:
         // who goes on now sees that the file was taken. What their announcements bound is void.
-        self.expire(file, Synced::of(self.board.header().counter.peek().before()));
+        self.expire(file, Synced::of(self.board.next_seq().before()));
         locked(&self.stood).insert((file.dev, file.ino), file.slot);
         let lanes: Vec<_> = self.board.lanes_on(file.slot).map(|(lane, _)| lane).collect();
         file.meta().written_natively = true;

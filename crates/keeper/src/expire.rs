@@ -37,6 +37,10 @@ const REMOVED_LOOK_MAX: Duration = Duration::from_secs(1);
 /// What a disk is thought to take for a byte until it has shown: 200 MB/s.
 const FIRST_NS_PER_BYTE: u64 = 5;
 
+/// What is said of a stray store into the counter that numbers are drawn from.
+const COUNTER_MENDED: &str = "a program stored something into the memory that it shares with its keeper: the numbers of \
+     records were put right, and none was lost; look for a stray pointer in it";
+
 /// Runs until the keeper stops; the last drain is the caller's.
 pub(crate) fn run(keeper: &Arc<Keeper>) {
     let mut expirer = Expirer {
@@ -50,6 +54,9 @@ pub(crate) fn run(keeper: &Arc<Keeper>) {
     while !keeper.is_stopping() {
         let due = expirer.sleep_until_due();
         let wanted = keeper.drain_wanted.load(Ordering::SeqCst);
+        if keeper.durable.board.header().counter_mended.get() != 0 {
+            keeper.notes.once(COUNTER_MENDED.to_owned());
+        }
         let clean = expirer.cycle(due);
         if wanted > locked(&keeper.drain_done).0 {
             // Who asked may be about to unmount what it is on.

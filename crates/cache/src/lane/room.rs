@@ -140,7 +140,7 @@ impl<N: Nvm> Lane<'_, N> {
                 self.persist_seal(before);
             }
         }
-        let mut generation = client.board.header().counter.draw_generation();
+        let mut generation = client.board.draw_generation();
         if on(Canary::GenerationKept) {
             generation = segment_generation(&client.nvm, &client.layout, segment).unwrap_or(generation);
         }
@@ -177,7 +177,7 @@ impl<N: Nvm> Lane<'_, N> {
         // lower.
         let generation = generation.filter(|&it| it <= self.row.generation.load(Ordering::Relaxed));
         if let (Some(generation), Some(end)) = (generation, row.end()) {
-            let below = client.board.header().counter.peek().next();
+            let below = client.board.next_seq().next();
             seal_segment(
                 &client.nvm,
                 &client.layout,

@@ -97,7 +97,7 @@ fn a_slot_that_somebody_has_is_not_taken() {
     let description = bench.durable.disk.open(&path).unwrap();
     let identity = description.identity().unwrap();
     let newcomer = newcomer(&identity, &path);
-    let late = FileRef { generation: bench.durable.board.header().counter.draw_generation(), ..bench.place };
+    let late = FileRef { generation: bench.durable.board.draw_generation(), ..bench.place };
     assert!(bench.durable.take_slot(late, Held::Open(description), &newcomer).is_err());
     assert_eq!(bench.durable.slots().generation(bench.place.slot), Some(bench.place.generation));
     bench.durable.settle(&bench.managed(), Writers::MayBeIn).unwrap();
@@ -309,8 +309,8 @@ fn what_is_needed_is_copied_and_found_again_while_others_reuse_its_segment() {
     assert!(freed > 0 && freed < sealed, "{freed} of {sealed}: those behind the last cold page");
     for _ in 0..3 {
         // Looked at in vain, they are looked at again once much was written.
-        let counter = &bench.durable.board.header().counter;
-        counter.raise(counter.peek().after(1 << 20));
+        let board = &bench.durable.board;
+        board.header().counter.raise(board.next_seq().after(1 << 20));
         let sealed = bench.segments(SegmentState::Sealed);
         let reclaimed = bench.reclaim(1 << 20);
         assert!(reclaimed.copied_bytes > 0 && (reclaimed.freed as usize) >= sealed, "{reclaimed:?} {sealed}");
@@ -457,8 +457,8 @@ fn nobody_reads_or_loses_a_byte_while_segments_are_emptied_all_the_time() {
         let emptying = scope.spawn(|| {
             while !stop.load(Ordering::SeqCst) {
                 // What was looked at in vain is looked at again.
-                let counter = &bench.durable.board.header().counter;
-                counter.raise(counter.peek().after(1 << 12));
+                let board = &bench.durable.board;
+                board.header().counter.raise(board.next_seq().after(1 << 12));
                 let reclaimed = bench.reclaim(1 << 20);
                 copied.fetch_add(reclaimed.copied_bytes, Ordering::SeqCst);
                 freed.fetch_add(u64::from(reclaimed.freed), Ordering::SeqCst);
@@ -511,8 +511,8 @@ fn the_size_that_only_the_board_knows_survives_the_death_of_a_writer() {
     let lane = &board.lanes()[0];
     assert!(lane.owner.compare_exchange(0, 9, Ordering::SeqCst, Ordering::SeqCst).is_ok());
     lane.slot.store(bench.place.slot.number(), Ordering::SeqCst);
-    lane.announce.store(board.header().counter.peek().next(), Ordering::SeqCst);
-    lane.seq.store(board.header().counter.draw_seq(), Ordering::SeqCst);
+    lane.announce.store(board.next_seq().next(), Ordering::SeqCst);
+    lane.seq.store(board.draw_seq(board.row(bench.place.slot)), Ordering::SeqCst);
     bench.durable.repair(9);
     assert_eq!(board.row(bench.place.slot).size_hint.load(Ordering::SeqCst), 10_000);
     assert_eq!(contents(&bench.file).len(), 0);

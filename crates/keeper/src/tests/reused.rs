@@ -30,7 +30,7 @@ fn who_knows_a_file_from_before_its_slot_was_given_back_leaves_the_next_one_alon
     let description = bench.durable.disk.open(&path).unwrap();
     let identity = description.identity().unwrap();
     let newcomer = newcomer(&identity, &path);
-    let generation = bench.durable.board.header().counter.draw_generation();
+    let generation = bench.durable.board.draw_generation();
     let place = FileRef { generation, ..bench.place };
     assert!(bench.durable.take_slot(place, Held::Open(description), &newcomer).is_ok());
     let managed = bench.durable.file(place).unwrap();

@@ -239,7 +239,7 @@ fn a_pass_leaves_segments_alone_that_are_in_other_use_by_then() {
                     pages.remove(row.index, &durable.board.row(slot).page_rows);
                 }
             }
-            let generation = durable.board.header().counter.draw_generation();
+            let generation = durable.board.draw_generation();
             set_segment_generation(&durable.nvm, layout, Segment::new(sealed_again), generation);
         });
         locks.unlock(LaneIndex::new(1), slot, 0, 4096);

@@ -11,11 +11,11 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use holdfast_board::{Content, FileState, Frame, Page, Source};
-use holdfast_cache::{Errno, Origin, Place, Reason};
+use holdfast_cache::{Client, Errno, Origin, Place, Reason};
 use holdfast_media::{Bytes, Nvm};
 
 use super::durable::{Bench, bench, bench_that_tells};
-use super::{NEVER_MS, contents, errno, house, house_with};
+use super::{NEVER_MS, contents, errno, house, house_with, write_at};
 use crate::config::FenceChoice;
 use holdfast_disk::OsFile;
 use holdfast_durable::{Events, ManagedFile, Writers};
@@ -207,6 +207,37 @@ fn what_was_stored_into_the_log_reaches_no_file() {
         bench.durable.settle(&bench.managed(), Writers::MayBeIn).unwrap();
         let expected = [&[1; 4096][..], &[4; WRITTEN as usize], &[1; 4096 - 100]].concat();
         assert!(contents(&bench.file) == expected, "{at}");
+    }
+}
+
+/// A record with an old number was dead, or was replayed before older ones; one that was too large
+/// took the keeper and the program with it.
+#[test]
+fn what_is_stored_into_the_counter_costs_no_record() {
+    for stray in [0, 1, 20, 1 << 60, u64::MAX] {
+        let house = house("trust-counter", NEVER_MS);
+        let (file, place) = house.create("a");
+        let store = |client: &Client| client.board().header().counter.begin(Seq::new(stray));
+        let write = |byte: u8| assert_eq!(write_at(&house.client, place, &file, 0, &[byte; 4096]), 4096);
+        (1..=40).for_each(&write);
+        store(&house.client);
+        write(41);
+        assert!(house.replayed(place) == [41; 4096], "{stray:#x}: an older record is replayed over it");
+        store(&house.client);
+        let (other, its_place) = house.create("b");
+        assert_eq!(write_at(&house.client, its_place, &other, 0, &[43; 512]), 512);
+        assert!(house.replayed(its_place) == [43; 512], "{stray:#x}");
+
+        let bench = bench("trust-counter-behind");
+        for byte in 1..=3 {
+            bench.write(0, &[byte; 4096]);
+            store(&bench.client);
+            bench.write(100, &[byte + 100; 200]);
+            store(&bench.client);
+            bench.durable.settle(&bench.managed(), Writers::MayBeIn).unwrap();
+            let expected = [&[byte; 100][..], &[byte + 100; 200], &[byte; 3796]].concat();
+            assert!(contents(&bench.file) == expected, "{stray:#x}: {byte}");
+        }
     }
 }
 
