@@ -11,6 +11,7 @@ mod census;
 mod changing;
 mod clock;
 mod files;
+mod frame_sum;
 mod frames;
 mod habits;
 mod header;
