@@ -2,13 +2,15 @@
 //! log.
 //!
 //! A frame belongs to one page row and is touched only under that row's page lock. It never holds
-//! the only copy of anything: every byte in it is in the log.
+//! the only copy of anything: every byte in it is in the log. It has a sum of the bytes that its
+//! row says are in it: whoever brings them to a file sees what else stored there.
 #![allow(unsafe_code)] // Copies in and out of shared memory.
 
 use crate::numbers::{Frame, LaneIndex};
 use core::marker::PhantomData;
 use core::ptr::NonNull;
 
+use crate::frame_sum::sum_of;
 use crate::page::PAGE_BYTES;
 use crate::sync::{AtomicU32, Ordering};
 
@@ -22,6 +24,8 @@ const IN_ROW: u32 = 0x8000_0000;
 #[derive(Clone, Copy)]
 pub struct Frames<'a> {
     pub(crate) owners: &'a [AtomicU32],
+    /// Like the bytes, nobody else's under the page lock of the row.
+    pub(crate) sums: &'a [core::sync::atomic::AtomicU64],
     pub(crate) hand: &'a AtomicU32,
     pub(crate) base: NonNull<u8>,
     pub(crate) life: PhantomData<&'a ()>,
@@ -96,8 +100,50 @@ impl Frames<'_> {
         unsafe { self.base.as_ptr().add(frame.index() * PAGE_BYTES as usize + at as usize) }
     }
 
-    /// Copies `bytes` into a frame. The caller holds the page lock of its row.
-    pub fn write(&self, frame: Frame, at: u32, bytes: &[u8]) {
+    /// Has a frame hold these bytes and nothing else. The caller holds the page lock of its row.
+    pub fn fill(&self, frame: Frame, at: u32, bytes: &[u8]) {
+        self.write(frame, at, bytes);
+        self.set_sum(frame, sum_of(at, bytes));
+    }
+
+    /// Puts `bytes` into a frame that holds those from `held.0` to `held.1`, beside and over them.
+    /// The caller holds the page lock of its row.
+    pub fn merge(&self, frame: Frame, held: (u32, u32), at: u32, bytes: &[u8]) {
+        let (from, to) = (held.0.max(at), held.1.min(at.saturating_add(bytes.len() as u32)));
+        let covered = if from < to { self.sum_in(frame, from, to) } else { 0 };
+        self.write(frame, at, bytes);
+        let sum = self.sum(frame).wrapping_sub(covered).wrapping_add(sum_of(at, bytes));
+        self.set_sum(frame, sum);
+    }
+
+    /// Takes a frame for what its row says, as it is: whoever died may have changed its bytes and
+    /// not its sum. The caller has the page lock of its row.
+    pub fn believe(&self, frame: Frame, (lo, hi): (u32, u32)) {
+        self.set_sum(frame, self.sum_in(frame, lo, hi));
+    }
+
+    /// Whether `bytes`, copied out of a frame from `at` on and all that its row says are in it, are
+    /// what was put there.
+    pub fn held(&self, frame: Frame, at: u32, bytes: &[u8]) -> bool {
+        self.sum(frame) == sum_of(at, bytes)
+    }
+
+    fn sum(&self, frame: Frame) -> u64 {
+        self.sums[frame.index()].load(Ordering::Relaxed)
+    }
+
+    fn set_sum(&self, frame: Frame, sum: u64) {
+        self.sums[frame.index()].store(sum, Ordering::Relaxed);
+    }
+
+    fn sum_in(&self, frame: Frame, lo: u32, hi: u32) -> u64 {
+        let mut bytes = [0; PAGE_BYTES as usize];
+        let bytes = &mut bytes[..hi.saturating_sub(lo) as usize];
+        self.read(frame, lo, bytes);
+        sum_of(lo, bytes)
+    }
+
+    fn write(&self, frame: Frame, at: u32, bytes: &[u8]) {
         let to = self.at(frame, at, bytes.len());
         // SAFETY: the range lies within the frame (checked); nobody else touches it under the page
         // lock; `bytes` is ordinary memory or at least not this frame, to which no references
@@ -118,13 +164,41 @@ mod tests {
     use crate::{Board, Frame, LaneIndex, Plan};
 
     #[test]
+    fn a_frame_knows_what_was_put_into_it() {
+        let (board, _fd) = Board::create(Plan::new(256, 16).with_frames(1)).unwrap();
+        let (frames, frame) = (board.frames(), Frame::new(0));
+        let read = |lo: u32, hi: u32| {
+            let mut bytes = vec![0; (hi - lo) as usize];
+            frames.read(frame, lo, &mut bytes);
+            bytes
+        };
+        frames.fill(frame, 1003, &[1; 500]);
+        assert!(frames.held(frame, 1003, &read(1003, 1503)) && !frames.held(frame, 1003, &read(1003, 1502)));
+        // Behind, before and in the midst of what it holds, and over an end of it.
+        let (mut lo, mut hi) = (1003u32, 1503u32);
+        for (at, bytes) in [(1503, 77), (900, 103), (1100, 9), (1500, 200), (1001, 3), (899, 2000), (0, 4096)]
+        {
+            frames.merge(frame, (lo, hi), at, &vec![at as u8; bytes as usize]);
+            (lo, hi) = (lo.min(at), hi.max(at + bytes));
+            assert!(frames.held(frame, lo, &read(lo, hi)), "{bytes} at {at}");
+        }
+        frames.write(frame, 2000, b"of nobody");
+        assert!(!frames.held(frame, 0, &read(0, 4096)));
+        // Nor does what is written over a part of it make it well.
+        frames.merge(frame, (0, 4096), 2000, b"of no");
+        assert!(!frames.held(frame, 0, &read(0, 4096)));
+        frames.believe(frame, (0, 4096));
+        assert!(frames.held(frame, 0, &read(0, 4096)));
+    }
+
+    #[test]
     fn frames_are_taken_once_and_hold_what_is_put_in() {
         let (board, fd) = Board::create(Plan::new(256, 16).with_frames(3)).unwrap();
         let other = Board::open(rustix::fd::AsFd::as_fd(&fd), 256, 16).unwrap();
         let mut taken: Vec<Frame> = (0..3).map(|_| board.frames().take(LaneIndex::new(4)).unwrap()).collect();
         assert_eq!(other.frames().take(LaneIndex::new(5)), None);
         for &frame in &taken {
-            board.frames().write(frame, 4000, &[frame.number() as u8 + 1; 96]);
+            board.frames().fill(frame, 4000, &[frame.number() as u8 + 1; 96]);
         }
         for &frame in &taken {
             let mut bytes = [0; 97];

@@ -12,6 +12,7 @@ mod changing;
 mod clock;
 mod draws;
 mod files;
+mod frame_sum;
 mod frames;
 mod habits;
 mod header;

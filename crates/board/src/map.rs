@@ -24,7 +24,7 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::times::TimesRow;
 
 /// Names the layout: a keeper and a library whose rows differ must not share a board.
-pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"HFBOARD4")
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"HFBOARD5")
     ^ (size_of::<Header>() as u64)
     ^ ((size_of::<LaneRow>() as u64) << 12)
     ^ ((size_of::<FileRow>() as u64) << 24)
@@ -53,6 +53,7 @@ struct Offsets {
     pages: usize,
     changes: usize,
     owners: usize,
+    sums: usize,
     frames: usize,
     tags: usize,
     hands: usize,
@@ -81,6 +82,7 @@ impl Plan {
             keys: table(self.lock_count * WAYS as u32, 8),
             pages: table(self.lock_count * WAYS as u32, size_of::<PageRow>()),
             owners: table(self.frame_count, 4),
+            sums: table(self.frame_count, 8),
             frames: table(self.frame_count, PAGE_BYTES as usize),
             tags: table(self.loaded_count, 8),
             hands: table(self.loaded_count / LOADED_WAYS as u32, 4),
@@ -257,6 +259,7 @@ impl Tables {
     pub(crate) fn frames(&self) -> Frames<'_> {
         Frames {
             owners: self.table(self.offsets.owners, self.plan.frame_count),
+            sums: self.table(self.offsets.sums, self.plan.frame_count),
             hand: &self.header().frame_hand,
             // SAFETY: `offsets` lays the frames out within the mapping.
             base: unsafe { self.base.add(self.offsets.frames) },

@@ -31,6 +31,7 @@ struct Rows {
     pages: Vec<PageRow>,
     changes: Vec<AtomicU64>,
     owners: Vec<AtomicU32>,
+    sums: Vec<std::sync::atomic::AtomicU64>,
     tags: Vec<AtomicU64>,
     hands: Vec<AtomicU32>,
     /// As `frames`; readers without the lock copy, too, by means that no compiler looks into.
@@ -83,6 +84,7 @@ impl Tables {
             keys: rows(plan.lock_count * WAYS as u32),
             pages: rows(plan.lock_count * WAYS as u32),
             owners: rows(plan.frame_count),
+            sums: rows(plan.frame_count),
             frames: rows(plan.frame_count * PAGE_BYTES as u32),
             changes: rows(plan.lock_count),
             tags: rows(plan.loaded_count),
@@ -138,6 +140,7 @@ impl Tables {
     pub(crate) fn frames(&self) -> Frames<'_> {
         Frames {
             owners: &self.0.owners,
+            sums: &self.0.sums,
             hand: &self.0.header.frame_hand,
             base: NonNull::from(self.0.frames.as_slice()).cast(),
             life: PhantomData,

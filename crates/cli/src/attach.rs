@@ -165,7 +165,7 @@ fn say_what_was_recovered(recovered: Option<&Report>, pool: &Path) {
         !outcome.files.is_empty() || outcome.is_superblock_mended || report::needs_attention(outcome)
     };
     if let Some(outcome) = recovered.filter(is_told) {
-        report::say(&recovered_in_words(outcome, pool));
+        report::say_lines(&recovered_in_words(outcome, pool));
     }
 }
 

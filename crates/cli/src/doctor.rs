@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use crate::args::DoctorArgs;
 use crate::report;
+use crate::words::shown;
 use finding::{Finding, Level};
 
 /// Whether it says that there is no NVM.
@@ -78,6 +79,7 @@ fn in_words(answer: &Answer) -> String {
             Level::Limited => "limited",
             Level::Missing => "MISSING",
         };
+        let (found, advice) = (shown(found), shown(advice));
         let _ = writeln!(text, "  {mark:7}  {subject:width$}  {found}");
         if !advice.is_empty() {
             let _ = writeln!(text, "  {:7}  {:width$}  -> {advice}", "", "");

@@ -13,6 +13,7 @@ use crate::locate::{self, FileSystem};
 use crate::progress::Progress;
 use crate::report;
 use crate::sizes::human_bytes;
+use crate::words::name_of;
 
 /// Size of a pool file when none is given.
 pub const POOL_BYTES_DEFAULT: u64 = 256 << 20;
@@ -25,7 +26,7 @@ pub fn run(args: &FormatArgs) -> anyhow::Result<u8> {
     create(&pool, size_bytes, args.volatile, args.force)?;
     let volatile = locate::file_system(&pool)? == FileSystem::Memory;
     let words = report::durability_in_words(volatile);
-    report::print(format!("pool {}, {}, {words}\n", pool.display(), human_bytes(size_bytes)))?;
+    report::print(format!("pool {}, {}, {words}\n", name_of(&pool), human_bytes(size_bytes)))?;
     Ok(0)
 }
 

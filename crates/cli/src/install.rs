@@ -17,7 +17,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::args::{InstallArgs, RemoveArgs};
 use crate::attach::BUSY_MAX;
 use crate::config::{self, Configuration};
-use crate::words::quoted;
+use crate::words::{name_of, quoted};
 use crate::{format, locate, recover as recovering, report, user};
 
 /// How often it is seen whether a keeper has let go of its pool.
@@ -57,8 +57,8 @@ pub fn install(args: &InstallArgs) -> anyhow::Result<u8> {
     report::print(format!(
         "{}: pool {} of user {} ({is_made})\nnext: systemctl enable --now holdfast-recover.service holdfast@{}.service, or \
          `holdfast serve --user {}`\n",
-        file.display(),
-        pool.display(),
+        name_of(&file),
+        name_of(&pool),
         args.user,
         args.user,
         args.user
@@ -143,17 +143,17 @@ pub fn remove(args: &RemoveArgs) -> anyhow::Result<u8> {
     let mut told = match seen.ok().filter(Metadata::is_file) {
         Some(meta) => {
             unlink(&pool, &meta)?;
-            format!("pool {} is removed: everything was on the disk\n", pool.display())
+            format!("pool {} is removed: everything was on the disk\n", name_of(&pool))
         }
         None if pool.exists() => {
-            format!("{} is closed; a device stays what it is\n", pool.display())
+            format!("{} is closed; a device stays what it is\n", name_of(&pool))
         }
         None => String::new(),
     };
     if let Some(known) = known {
         std::fs::remove_file(&known.file)
             .with_context(|| format!("cannot remove {}", known.file.display()))?;
-        told += &format!("{} is removed\n", known.file.display());
+        told += &format!("{} is removed\n", name_of(&known.file));
         if let Some(spill) = &known.settings.spill {
             told += &format!("its spill file holds nothing any more: rm {}\n", quoted(spill));
         }

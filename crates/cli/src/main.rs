@@ -30,6 +30,7 @@ mod supervise;
 mod user;
 mod verdict;
 
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use args::{Arguments, Command};
@@ -47,7 +48,11 @@ fn main() -> ExitCode {
         report::say(&format!("{} names no deliberate bug", holdfast_canary::VARIABLE));
         return ExitCode::from(EXIT_REFUSED);
     }
-    let arguments = Arguments::from_line(std::env::args_os()).unwrap_or_else(|error| error.exit());
+    let arguments = match Arguments::from_line(std::env::args_os()) {
+        Ok(arguments) => arguments,
+        Err(error) if !error.use_stderr() => error.exit(),
+        Err(error) => return refuse_line(&error),
+    };
     let (result, code_on_error) = match arguments.command {
         Command::Run(args) => (run::run(*args), EXIT_REFUSED),
         Command::Mount(args) => (mount::run(*args), EXIT_NOT_MOUNTED),
@@ -80,6 +85,13 @@ fn main() -> ExitCode {
             ExitCode::from(refused.or(misnamed).unwrap_or(code_on_error))
         }
     }
+}
+
+/// What is wrong with the command line. The names in it may be somebody else's.
+fn refuse_line(error: &clap::Error) -> ExitCode {
+    // There is nobody left to tell.
+    let _ = std::io::stderr().write_all(words::shown_lines(&error.render().to_string()).as_bytes());
+    ExitCode::from(named::EXIT_USAGE)
 }
 
 /// The error and its causes in one line; a cause that the error already names is not said again.

@@ -37,7 +37,7 @@ pub fn run(args: &RecoverArgs) -> anyhow::Result<u8> {
     progress.finish();
     let outcome = match recovered {
         Err(error) if error.is_busy() && args.if_needed => {
-            report::print(format!("nothing is to be done: {error}\n"))?;
+            report::print(format!("nothing is to be done: {}\n", shown(&error.to_string())))?;
             return Ok(0);
         }
         outcome => outcome?,
@@ -50,7 +50,7 @@ pub fn run(args: &RecoverArgs) -> anyhow::Result<u8> {
     }
     let attention = report::needs_attention(&outcome);
     if attention {
-        report::say(advice(&outcome, &pool).trim_end());
+        report::say_lines(&advice(&outcome, &pool));
     }
     Ok(u8::from(attention))
 }

@@ -251,7 +251,7 @@ pub fn finish(mut keeper: Keeper, lost: Option<Recovered>, config: &KeeperConfig
         Summary { pool: config.pool.display().to_string(), volatile: config.volatile, ..Summary::default() };
     match lost {
         Ok(outcome) => {
-            report::say(&recovered_in_words(&outcome, &config.pool));
+            report::say_lines(&recovered_in_words(&outcome, &config.pool));
             summary.drained = !report::needs_attention(&outcome);
             summary.recovered = Some(outcome);
             remove_temporary(config);
@@ -299,7 +299,7 @@ fn ends_within(pidfd: &OwnedFd, time: Duration) -> bool {
 
 pub fn write_summary(summary: &Summary, verdict: Option<&str>, target: &Path) -> anyhow::Result<()> {
     if target == Path::new("-") {
-        report::say(&(report::summary(summary) + verdict.unwrap_or_default()));
+        report::say_lines(&(report::summary(summary) + verdict.unwrap_or_default()));
         return Ok(());
     }
     let file: PathBuf = target.to_path_buf();

@@ -203,7 +203,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         summed: &mut Summed,
     ) -> io::Result<()> {
         if !buffer.is_empty() {
-            self.check_sums(file, offset, rows, summed)?;
+            self.check_sums(file, offset, (rows, buffer), summed)?;
             self.unseen_in_times(file, target, |_| target.write_all_at(buffer, offset))?;
             self.drained_bytes.fetch_add(buffer.len() as u64, Ordering::Relaxed);
         }

@@ -6,7 +6,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use holdfast_board::{DeadLane, FileRow, NO_SIZE, RequestState, pieces};
-use holdfast_cache::behind::{Payload, finish};
+use holdfast_cache::FileRef;
+use holdfast_cache::behind::{Payload, Places, finish};
 use holdfast_canary::{Canary, on};
 use holdfast_log::{Kind, RECORD_HEADER_BYTES, Stop, sum_segment, whole_write};
 use holdfast_media::Nvm;
@@ -140,7 +141,8 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         }
         let offset = header.file_offset;
         let payload = Payload { offset, bytes: bytes.len() as u64, media_offset, copy: Some(bytes), seq };
-        if !finish(&self.board, &self.nvm, dead.slot, row, dead.index, &payload) {
+        let places = Places { board: &self.board, nvm: &self.nvm, layout, uuid: &self.superblock.uuid };
+        if !finish(&places, (FileRef { slot: dead.slot, generation }, row), dead.index, &payload) {
             return false;
         }
         for (page, ..) in pieces(offset, payload.bytes) {

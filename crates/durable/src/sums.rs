@@ -2,6 +2,8 @@
 //! that they are of is looked at. Stray stores reach all that clients may write to, and a file must
 //! not get what they left without a word (docs/trust.md).
 //!
+//! What lies in a frame of the board has a sum of its own, which grows with it.
+//!
 //! Bytes are copied first and the record is summed then, so nothing can come between the two. A
 //! record that is drained in several pieces is summed with the first of them.
 
@@ -27,13 +29,13 @@ const SUMMED_ANEW_BYTES_MAX: u32 = 128 << 10;
 pub(super) struct Summed(Option<Around>);
 
 impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
-    /// Whether the records that rows of neighbouring pages point to have their sums; the first of
-    /// these bytes is byte `offset` of the file. They were copied already.
+    /// Whether the records and frames that rows of neighbouring pages point to have their sums; the
+    /// first of these bytes is byte `offset` of the file. They were copied already, to `copied`.
     pub(super) fn check_sums(
         &self,
         file: &ManagedFile<D::File>,
         mut offset: u64,
-        rows: &[Row],
+        (rows, mut copied): (&[Row], &[u8]),
         summed: &mut Summed,
     ) -> io::Result<()> {
         if on(Canary::SumsUnread) {
@@ -43,6 +45,17 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         summed.0 = summed.0.filter(|around| around.header.payload_bytes > SUMMED_ANEW_BYTES_MAX);
         for row in rows {
             let bytes = u64::from(row.content.hi - row.content.lo);
+            let (of_row, rest) = copied.split_at((bytes as usize).min(copied.len()));
+            copied = rest;
+            if let Source::Frame(frame) = row.content.source
+                && !self.board.frames().held(frame, row.content.lo, of_row)
+            {
+                let message = format!(
+                    "what memory has of it at byte {offset} is not what was written: something stored there; nothing \
+                     of that goes to the file, and the log has what was written"
+                );
+                return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+            }
             if let Source::Log(at) = row.content.source
                 && !summed.0.is_some_and(|around| {
                     is_of(file, &around, at, offset) && around.has(&self.nvm, layout, at, bytes)

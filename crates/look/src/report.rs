@@ -27,8 +27,14 @@ pub fn print_on(bytes: impl AsRef<[u8]>) -> anyhow::Result<bool> {
     }
 }
 
-/// Says something on standard error, in one write so that it is not torn by what others say there.
+/// Says something on standard error, in one line, whatever names are in it.
 pub fn say(text: &str) {
+    say_lines(&shown(text.trim_end()));
+}
+
+/// As [`say`], where the lines are ours; in one write so that it is not torn by what others say
+/// there.
+pub fn say_lines(text: &str) {
     let line = format!("holdfast: {}\n", shown_lines(text.trim_end()));
     // There is nobody left to tell.
     let _ = std::io::stderr().lock().write_all(line.as_bytes());

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use holdfast_recovery::is_hidden;
 pub use holdfast_recovery::quoted;
 
 /// A text from outside, with what is no character of a line told by its number.
@@ -23,9 +24,7 @@ pub fn shown_lines(text: &str) -> String {
 }
 
 fn one(char: char) -> Vec<char> {
-    // Marks that turn the direction of what follows hide what a name is.
-    let turns = matches!(char, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    if char.is_control() || turns { char.escape_default().collect() } else { vec![char] }
+    if is_hidden(char) { char.escape_default().collect() } else { vec![char] }
 }
 
 #[cfg(test)]

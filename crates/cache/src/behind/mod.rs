@@ -19,7 +19,7 @@ mod times;
 mod write;
 
 pub use glance::GLANCE_BYTES_MAX;
-pub use publish::{Payload, fetch, finish};
+pub use publish::{Payload, Places, fetch, finish};
 pub use times::Look;
 
 use core::sync::atomic::Ordering;

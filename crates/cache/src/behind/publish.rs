@@ -1,10 +1,13 @@
 //! Entering the bytes of a durable record in the page rows, and finding them again. Everything here
 //! happens under the page locks of the pages it touches.
 
-use holdfast_board::{Board, Content, FileRow, Frame, LaneIndex, Source, pieces};
+use holdfast_board::{Board, Content, FileRow, Frame, LaneIndex, Page, Source, pieces};
 use holdfast_canary::{Canary, on};
+use holdfast_log::{Kind, record_around};
 use holdfast_media::Nvm;
-use holdfast_pool::{Seq, Slot};
+use holdfast_pool::{Layout, Seq};
+
+use crate::file::FileRef;
 
 /// Bytes are moved from the log to frames in steps of this many.
 const STEP_BYTES: usize = 512;
@@ -55,29 +58,58 @@ pub struct Payload<'a> {
     pub seq: Seq,
 }
 
+/// Where bytes of files are: the board and the log.
+pub struct Places<'a, N> {
+    /// The board.
+    pub board: &'a Board,
+    /// The media with the log.
+    pub nvm: &'a N,
+    /// Its places.
+    pub layout: &'a Layout,
+    /// The pool's.
+    pub uuid: &'a [u8; 16],
+}
+
+impl<N: Nvm> Places<'_, N> {
+    /// Moves what the row of a page has in the log to a frame; false when that is not what was
+    /// written there. It is copied first: nothing comes between that and the sum.
+    fn bring(&self, file: FileRef, page: Page, (content, from): (&Content, u64), frame: Frame) -> bool {
+        let Content { lo, hi, .. } = *content;
+        move_to_frame(self.board, self.nvm, from, frame, (lo, hi), None);
+        let at = page.offset() + u64::from(lo);
+        let place = (from, u64::from(hi - lo));
+        let record = record_around(self.nvm, self.layout, self.uuid, place, |header, skip| {
+            header.kind == Kind::Write
+                && (FileRef { slot: header.slot, generation: header.slot_generation }) == file
+                && header.file_offset.checked_add(skip) == Some(at)
+        });
+        record.is_some() || on(Canary::SumsUnread)
+    }
+}
+
 /// Sees what becomes of a write of `bytes` at `offset`, and takes the frames it needs for `lane`:
-/// also one for its end, if it `appends` to the file and ends within a page. `merges` tells whether
-/// it goes into a frame that a row has already.
-pub(super) fn judge(
-    board: &Board,
+/// also one for its end, if it `appends` to the file and ends within a page. What it joins of the
+/// log is in them then. `merges` tells whether it goes into a frame that a row has already.
+pub(super) fn judge<N: Nvm>(
+    places: &Places<'_, N>,
     lane: LaneIndex,
-    slot: Slot,
+    file: FileRef,
     range: (u64, u64, bool),
     spare: &mut Spare,
     merges: &mut bool,
 ) -> Verdict {
-    judge_with(board, slot, range, spare, merges, || take(board, lane))
+    judge_with(places, file, range, spare, merges, || take(places.board, lane))
 }
 
-fn judge_with(
-    board: &Board,
-    slot: Slot,
+fn judge_with<N: Nvm>(
+    places: &Places<'_, N>,
+    file: FileRef,
     (offset, bytes, appends): (u64, u64, bool),
     spare: &mut Spare,
     merges: &mut bool,
     mut take_frame: impl FnMut() -> Option<Frame>,
 ) -> Verdict {
-    let (pages, frames) = (board.pages(), board.frames());
+    let (pages, frames, slot) = (places.board.pages(), places.board.frames(), file.slot);
     let (mut fits, mut covered) = (true, false);
     for (page, lo, hi) in pieces(offset, bytes) {
         let Some(row) = pages.find(slot, page) else {
@@ -96,8 +128,12 @@ fn judge_with(
             _ if !row.content.joins(lo, hi) => fits = false,
             Source::Frame(_) => *merges = true,
             Source::Log(_) if !fits => {}
-            Source::Log(_) => match take_frame() {
-                Some(frame) => spare.put(frame),
+            Source::Log(from) => match take_frame() {
+                Some(frame) => {
+                    spare.put(frame);
+                    // Whoever drains it will say so.
+                    fits = places.bring(file, page, (&row.content, from), frame);
+                }
                 None => fits = false,
             },
         }
@@ -123,14 +159,13 @@ fn take(board: &Board, lane: LaneIndex) -> Option<Frame> {
 }
 
 /// Enters a durable record that `judge` found to fit, under the same locks.
-pub(super) fn publish(
-    board: &Board,
-    nvm: &impl Nvm,
-    slot: Slot,
-    file: &FileRow,
+pub(super) fn publish<N: Nvm>(
+    places: &Places<'_, N>,
+    (file, row_of_file): (FileRef, &FileRow),
     payload: &Payload<'_>,
     spare: &mut Spare,
 ) {
+    let (board, slot) = (places.board, file.slot);
     let (pages, frames) = (board.pages(), board.frames());
     for (page, lo, hi) in pieces(payload.offset, payload.bytes) {
         let skip = page.offset() + u64::from(lo) - payload.offset;
@@ -139,16 +174,20 @@ pub(super) fn publish(
         let Some(row) = pages.find(slot, page) else {
             // A frame that is left here is that of the write's end: the pages before it took
             // theirs.
-            let end = copy.filter(|_| hi < holdfast_board::PAGE_BYTES as u32);
-            let end = end.and_then(|bytes| spare.take().map(|frame| (bytes, frame)));
-            let source = end.map_or(in_log.source, |(bytes, frame)| {
-                frames.write(frame, lo, bytes);
+            let end = if hi < holdfast_board::PAGE_BYTES as u32 { spare.take() } else { None };
+            let source = end.map_or(in_log.source, |frame| {
+                match copy {
+                    Some(bytes) => frames.fill(frame, lo, bytes),
+                    None => {
+                        move_to_frame(board, places.nvm, payload.media_offset + skip, frame, (lo, hi), None)
+                    }
+                }
                 Source::Frame(frame)
             });
             let content = Content { source, ..in_log };
-            let entered = pages.insert(slot, page, content, payload.seq, &file.page_rows);
+            let entered = pages.insert(slot, page, content, payload.seq, &row_of_file.page_rows);
             debug_assert!(entered, "the set had room");
-            if let (Some((_, frame)), Some(row)) = (end, pages.find(slot, page)) {
+            if let (Some(frame), Some(row)) = (end, pages.find(slot, page)) {
                 frames.keep(frame, row.index);
             }
             continue;
@@ -171,12 +210,12 @@ pub(super) fn publish(
                 }
             },
         };
-        if let (Source::Log(from), true) = (old.source, is_new) {
-            move_to_frame(board, nvm, from, frame, (old.lo, old.hi));
-        }
+        let held = (old.lo, old.hi);
         match copy {
-            Some(bytes) => frames.write(frame, lo, bytes),
-            None => move_to_frame(board, nvm, payload.media_offset + skip, frame, (lo, hi)),
+            Some(bytes) => frames.merge(frame, held, lo, bytes),
+            None => {
+                move_to_frame(board, places.nvm, payload.media_offset + skip, frame, (lo, hi), Some(held))
+            }
         }
         let merged = Content { lo: lo.min(old.lo), hi: hi.max(old.hi), source: Source::Frame(frame) };
         if on(Canary::OldestSeqForgotten) {
@@ -195,40 +234,53 @@ pub(super) fn publish(
 /// was none for page rows.
 ///
 /// A page that was entered already is entered once more: the same bytes come to the same place.
-pub fn finish(
-    board: &Board,
-    nvm: &impl Nvm,
-    slot: Slot,
-    file: &FileRow,
+pub fn finish<N: Nvm>(
+    places: &Places<'_, N>,
+    (file, row_of_file): (FileRef, &FileRow),
     lane: LaneIndex,
     payload: &Payload<'_>,
 ) -> bool {
-    let (pages, frames) = (board.pages(), board.frames());
+    let (pages, frames, slot) = (places.board.pages(), places.board.frames(), file.slot);
     for (page, ..) in pieces(payload.offset, payload.bytes) {
         // A row points to it, though its writer died before it had noted that.
         if let Some(row) = pages.find(slot, page)
             && let Source::Frame(frame) = row.content.source
         {
             frames.keep(frame, row.index);
+            // Nor had it noted what it had put there.
+            frames.believe(frame, (row.content.lo, row.content.hi));
         }
     }
     let (mut spare, mut left) = (Spare::default(), frames.taken_by(lane));
     let range = (payload.offset, payload.bytes, false);
-    let fits = judge_with(board, slot, range, &mut spare, &mut false, || left.next());
+    let fits = judge_with(places, file, range, &mut spare, &mut false, || left.next());
     if !matches!(fits, Verdict::Fits) {
         return false;
     }
-    publish(board, nvm, slot, file, payload, &mut spare);
+    publish(places, (file, row_of_file), payload, &mut spare);
     true
 }
 
-fn move_to_frame(board: &Board, nvm: &impl Nvm, from: u64, frame: Frame, (lo, hi): (u32, u32)) {
+/// Moves bytes of the log into a frame, beside those that it holds.
+fn move_to_frame(
+    board: &Board,
+    nvm: &impl Nvm,
+    from: u64,
+    frame: Frame,
+    (lo, hi): (u32, u32),
+    mut held: Option<(u32, u32)>,
+) {
     let mut buffer = [0u8; STEP_BYTES];
     let mut at = lo;
     while at < hi {
         let step = ((hi - at) as usize).min(STEP_BYTES);
         nvm.read(from + u64::from(at - lo), &mut buffer[..step]);
-        board.frames().write(frame, at, &buffer[..step]);
+        match held {
+            Some(held) => board.frames().merge(frame, held, at, &buffer[..step]),
+            None => board.frames().fill(frame, at, &buffer[..step]),
+        }
+        // Steps do not overlap each other.
+        held.get_or_insert((lo, lo));
         at += step as u32;
     }
 }

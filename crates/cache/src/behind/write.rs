@@ -7,7 +7,7 @@ use holdfast_board::{Page, pieces};
 use holdfast_log::Kind;
 use holdfast_media::{Bytes, Nvm};
 
-use super::publish::{Payload, Spare, Verdict, judge, publish};
+use super::publish::{Payload, Places, Spare, Verdict, judge, publish};
 use crate::calls::WriteCall;
 use crate::client::Client;
 use crate::design::{Write, Written};
@@ -65,12 +65,12 @@ pub(super) fn write<N: Nvm>(
     lane.lock_pages(file, offset, total)?;
     let (mut spare, mut merges) = (Spare::default(), false);
     // The next one will most likely go on in the same page.
-    let appends = total as usize <= GATHER_BYTES_MAX && end > row.size_hint.load(Ordering::SeqCst);
+    let appends = end > row.size_hint.load(Ordering::SeqCst);
     if place != Place::Append && client.may_pass_by(file, offset, total) {
         return client.log_and_call(lane, write, offset, call);
     }
     let range = (offset, total, appends);
-    match judge(&client.board, lane.index(), file.slot, range, &mut spare, &mut merges) {
+    match judge(&client.places(), lane.index(), file, range, &mut spare, &mut merges) {
         Verdict::Fits => {}
         // The page locks of the range are held, and no row covers it. An append of the kernel's
         // would go to the end of the file as the kernel knows it.
@@ -109,6 +109,11 @@ impl<N: Nvm> Client<N> {
             && pieces(offset, bytes).all(|(page, ..)| self.board.pages().find(file.slot, page).is_none())
     }
 
+    fn places(&self) -> Places<'_, N> {
+        let Self { board, nvm, layout, uuid, .. } = self;
+        Places { board, nvm, layout, uuid }
+    }
+
     /// Logs and enters the program's bytes as they are at one moment.
     #[inline(never)]
     fn log_gathered<const BYTES_MAX: usize>(
@@ -139,7 +144,7 @@ impl<N: Nvm> Client<N> {
         row.written_ns.store(lane.written_ns(), Ordering::Relaxed);
         row.written_page.store(Page::of((offset + bytes).saturating_sub(1)).number(), Ordering::Relaxed);
         let payload = Payload { offset, bytes, media_offset: lane.payload_offset(), copy, seq };
-        publish(&self.board, &self.nvm, file.slot, row, &payload, spare);
+        publish(&self.places(), (file, row), &payload, spare);
         self.refresh_loaded(lane, file, &payload);
     }
 }

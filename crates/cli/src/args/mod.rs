@@ -15,6 +15,8 @@ use std::sync::LazyLock;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Parser, Subcommand};
 
+use crate::words::shown;
+
 pub use bench::{BenchArgs, BenchCommand, BenchWorkerArgs};
 pub use keeper::{Behind, Durability, Fence, KeeperArgs};
 pub use look::{FilesArgs, MetricsArgs, StatusArgs, TopArgs};
@@ -52,8 +54,27 @@ impl Arguments {
                 let tip = "HOLDFAST_POOL is set to nothing: unset it, or have it name a pool";
                 error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
             }
+            show_names(&mut error);
             error
         })
+    }
+}
+
+/// The words that somebody may have pasted, as people read them.
+fn show_names(error: &mut clap::Error) {
+    let words: Vec<(ContextKind, String)> = error
+        .context()
+        .filter_map(|(kind, value)| match value {
+            ContextValue::String(word) if *word != shown(word) => Some((kind, shown(word))),
+            _ => None,
+        })
+        .collect();
+    if !words.is_empty() {
+        // It has such a word in the midst of its own.
+        error.remove(ContextKind::Suggested);
+    }
+    for (kind, word) in words {
+        error.insert(kind, ContextValue::String(word));
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::{Configuration, Fault, Settings, directory, read};
 use crate::args::{ConfigArgs, ConfigCommand, KeeperArgs};
-use crate::words::{quoted, shown};
+use crate::words::{name_of, quoted};
 use crate::{locate, options, report, user};
 
 /// The `config` subcommand.
@@ -35,7 +35,7 @@ fn check(directory: &Path) -> anyhow::Result<u8> {
     let read = configuration.faults.into_iter().map(|(fault, _)| fault);
     let faults: Vec<Fault> = read.chain(faults).collect();
     for fault in &faults {
-        report::say(&shown(&fault.to_string()));
+        report::say(&fault.to_string());
     }
     if !faults.is_empty() {
         return Ok(1);
@@ -44,7 +44,7 @@ fn check(directory: &Path) -> anyhow::Result<u8> {
     let pools = configuration.pools.len();
     let files = pools + usize::from(general);
     let (a, is) = (if files == 1 { "file" } else { "files" }, if pools == 1 { "pool" } else { "pools" });
-    report::print(format!("{}: {files} {a}, {pools} {is}, nothing is wrong\n", directory.display()))?;
+    report::print(format!("{}: {files} {a}, {pools} {is}, nothing is wrong\n", name_of(directory)))?;
     Ok(0)
 }
 
@@ -75,7 +75,7 @@ fn show(directory: &Path, pool: Option<&Path>) -> anyhow::Result<u8> {
     for (title, files) in sources {
         let _ = writeln!(text, "{title}");
         for (key, (value, file)) in merged(&files)? {
-            let _ = writeln!(text, "{key} = {value}  # {}", file.display());
+            let _ = writeln!(text, "{key} = {value}  # {}", name_of(&file));
         }
     }
     report::print(text)?;

@@ -14,7 +14,7 @@ use holdfast_keeper::status::Summary;
 use serde::Serialize;
 
 use crate::elf::{self, Kind, SideDoors};
-use crate::{locate, program, report};
+use crate::{locate, program, report, words};
 
 /// What was found out about a program.
 #[derive(Serialize)]
@@ -90,7 +90,7 @@ fn in_words(doors: &SideDoors) -> Vec<String> {
 }
 
 fn name_of(file: &Path) -> String {
-    file.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    words::name_of(Path::new(file.file_name().unwrap_or_default()))
 }
 
 /// Runs the program under a pool that is thrown away afterwards.
@@ -122,7 +122,7 @@ fn run_once(line: &[OsString]) -> anyhow::Result<(ExitStatus, Option<Summary>)> 
 impl Inspection {
     /// For people.
     pub(super) fn in_words(&self) -> String {
-        let mut text = format!("{}\n  the library can be loaded\n", self.program.display());
+        let mut text = format!("{}\n  the library can be loaded\n", words::name_of(&self.program));
         if self.musl {
             text += "  its C library is musl: what the program calls is absorbed; files that musl writes by itself (streams of stdio, \
                      dprintf,\n  POSIX AIO) are bypassed, and no file is in state Behind while it runs\n";
@@ -132,7 +132,7 @@ impl Inspection {
         }
         for (file, doors) in &self.not_seen {
             for door in doors {
-                let _ = writeln!(text, "  {}: {door}", file.display());
+                let _ = writeln!(text, "  {}: {door}", words::name_of(file));
             }
         }
         if !self.generic_calls.is_empty() {

@@ -10,7 +10,7 @@ use anyhow::Context;
 
 use crate::args::RecoverArgs;
 use crate::config::{self, Configuration, Pool};
-use crate::words::{quoted, shown};
+use crate::words::{name_of, quoted};
 use crate::{locate, report};
 
 /// Recovers all pools. The status is 1 if anything is left for a person.
@@ -20,11 +20,11 @@ pub fn run(args: &RecoverArgs) -> anyhow::Result<u8> {
     let mut is_well = true;
     // What can be read counts: a slip in one file costs the others nothing.
     for (fault, _) in &configuration.faults {
-        report::say(&shown(&fault.to_string()));
+        report::say(&fault.to_string());
         is_well = false;
     }
     if configuration.pools.is_empty() && is_well {
-        report::print(format!("no pool has a file in {}/pools.d\n", directory.display()))?;
+        report::print(format!("no pool has a file in {}/pools.d\n", name_of(&directory)))?;
     }
     for pool in &configuration.pools {
         is_well &= recovered(pool, args).unwrap_or_else(|error| {

@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 
 use holdfast_board::{Content, FileState, Frame, Page, Source};
 use holdfast_cache::{Client, Errno, Origin, Place, Reason};
-use holdfast_media::{Bytes, Nvm};
+use holdfast_media::{Bytes, Mapping, Nvm, OpenMode};
 
+use super::behind::{Program, behind_house};
 use super::durable::{Bench, bench, bench_that_tells};
 use super::{NEVER_MS, contents, errno, house, house_with, write_at};
 use crate::config::FenceChoice;
@@ -238,6 +239,86 @@ fn what_is_stored_into_the_counter_costs_no_record() {
             let expected = [&[byte; 100][..], &[byte + 100; 200], &[byte; 3796]].concat();
             assert!(contents(&bench.file) == expected, "{stray:#x}: {byte}");
         }
+    }
+}
+
+/// What a stray store does: it changes a byte of the bytes that stand somewhere on a board.
+fn spoil_on_board(bytes: &[u8], at: usize) {
+    let memory = File::options().read(true).write(true).open("/proc/self/mem").unwrap();
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    for line in maps.lines().filter(|line| line.contains("holdfast-board") && line.contains("rw-s")) {
+        let (from, to) = line.split(' ').next().unwrap().split_once('-').unwrap();
+        let [from, to] = [from, to].map(|end| u64::from_str_radix(end, 16).unwrap());
+        let mut found = vec![0; (to - from) as usize];
+        memory.read_exact_at(&mut found, from).unwrap();
+        let Some(place) = found.windows(bytes.len()).position(|part| part == bytes) else { continue };
+        let place = place + at;
+        memory.write_all_at(&[found[place] ^ 4], from + place as u64).unwrap();
+        return;
+    }
+    panic!("it is on no board");
+}
+
+/// As above, of bytes of several writes that a frame has together.
+#[test]
+fn what_was_stored_into_a_frame_reaches_no_file() {
+    for (round, at) in [0, 1, 20, 38, 39].into_iter().enumerate() {
+        let told = Arc::new(Told::default());
+        let bench = bench_that_tells("trust-frames", Arc::clone(&told) as Arc<dyn Events<OsFile>>);
+        bench.write(0, &[1; 8192]);
+        bench.durable.settle(&bench.managed(), Writers::MayBeIn).unwrap();
+        let marked = format!("{round} {} frames and their sums", std::process::id()).into_bytes();
+        let marked: Vec<u8> = marked.into_iter().cycle().take(40).collect();
+        bench.write(4996, &marked[..13]);
+        bench.write(5009, &marked[13..]);
+        bench.write(5030, &marked[34..]);
+        let row = bench.durable.board.pages().find(bench.place.slot, Page::new(1)).unwrap();
+        assert!(matches!(row.content.source, Source::Frame(_)), "{row:?}");
+        spoil_on_board(&marked, at);
+        assert!(bench.durable.settle(&bench.managed(), Writers::MayBeIn).is_err(), "{at}");
+        let is_told = told.0.lock().unwrap().iter().any(|told| told.contains("not what was written"));
+        assert!(is_told, "{at}: {:?}", told.0);
+        assert!(contents(&bench.file).iter().all(|byte| *byte == 1), "{at}");
+        // What is written over all of it is well.
+        bench.write(4996, &marked);
+        bench.durable.settle(&bench.managed(), Writers::MayBeIn).unwrap();
+        let expected = [&[1; 4996][..], &marked, &[1; 8192 - 5036]].concat();
+        assert!(contents(&bench.file) == expected, "{at}");
+    }
+}
+
+/// Bytes of a record that was spoiled came to a frame with others, which went to the file.
+#[test]
+fn what_was_stored_into_the_log_is_joined_with_nothing() {
+    // Into its payload and its header. What only touches it goes its own way.
+    let cases = [
+        (50, 4190, true),
+        (50, 4120, true),
+        (-40, 4190, true),
+        (-120, 4190, true),
+        (0, 4090, true),
+        (0, 4200, false),
+        (0, 6000, false),
+    ];
+    for (at, joins, overlaps) in cases {
+        let house = behind_house("trust-joined", NEVER_MS, 64);
+        let (file, place) = house.create("a");
+        let program = Program::new(&house.client, place, &file);
+        program.write(Place::At(0), &[1; 8192]);
+        house.client.bring_to_kernel(place).unwrap();
+        program.write(Place::At(4000), &[2; 200]);
+        let row = house.client.board().pages().find(place.slot, Page::new(1)).unwrap();
+        let Source::Log(from) = row.content.source else { panic!("{row:?}") };
+        let (nvm, hit) =
+            (Mapping::open(&house.pool, OpenMode::ReadWrite).unwrap().0, (from as i64 + at) as u64);
+        let word = hit / 8 * 8;
+        nvm.store_u64(word, nvm.load_u64(word) ^ 0x10 << (hit % 8 * 8));
+        let parts = [Bytes::from_slice(&[3; 70])];
+        let raw = || file.write_at(&[3; 70], joins).map_err(errno);
+        let written = house.client.write(place, Place::At(joins), &parts, raw, || Err(Errno(29)));
+        assert_eq!(written.is_err(), overlaps, "{at} {joins}: {written:?}");
+        assert!(house.client.bring_to_kernel(place).is_err(), "{at} {joins}");
+        assert!(contents(&file).iter().all(|byte| [1, 2, 3].contains(byte)), "{at} {joins}");
     }
 }
 
