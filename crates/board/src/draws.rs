@@ -67,8 +67,8 @@ impl Board {
         }
     }
 
-    /// Puts the counter above `before`, which somebody drew, and above all that the files' rows know
-    /// of, unless others did so meanwhile: this process may have drawn nothing for long.
+    /// Puts the counter above `before`, which somebody drew, and above all that the files' rows
+    /// know of, unless others did so meanwhile: this process may have drawn nothing for long.
     #[cold]
     fn mend_counter(&self, before: u64) {
         let header = self.header();

@@ -20,7 +20,7 @@
 //! miss it.
 
 use crate::clock::monotonic_ns;
-use crate::header::Tally;
+use crate::counter::Tally;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// File systems with managed files at a time; further ones have no row, and everything on them

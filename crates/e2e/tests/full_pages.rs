@@ -1,7 +1,7 @@
-//! PostgreSQL with `full_page_writes=off`, and InnoDB without its double write: they take for granted
-//! that a page is written as a whole. On a disk that tears pages in power cuts they are damaged
-//! natively. Under Holdfast a write is there as a whole or not at all: every page has its checksum
-//! and every acknowledged row is there.
+//! PostgreSQL with `full_page_writes=off`, and InnoDB without its double write: they take for
+//! granted that a page is written as a whole. On a disk that tears pages in power cuts they are
+//! damaged natively. Under Holdfast a write is there as a whole or not at all: every page has its
+//! checksum and every acknowledged row is there.
 
 use holdfast_e2e::crash;
 use holdfast_e2e::disk::Kind;
