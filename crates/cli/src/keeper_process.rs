@@ -189,7 +189,7 @@ fn read_line(output: ChildStdout, pool: &Path) -> anyhow::Result<Option<Readines
     // An interrupted poll only shows the spinner early.
     let late = matches!(poll(&mut waiting, Some(&QUIET)), Ok(0));
     let spinner = late.then(|| {
-        let spinner = ProgressBar::new_spinner().with_message(format!("recovering pool {}", name_of(&pool)));
+        let spinner = ProgressBar::new_spinner().with_message(format!("recovering pool {}", name_of(pool)));
         spinner.enable_steady_tick(TICK);
         spinner
     });
