@@ -2,7 +2,6 @@
 //! pool that every client gets, and what not (docs/trust.md, "A hostile client"): each row of the
 //! table there is a test.
 
-use std::path::Path;
 use std::time::Duration;
 
 use holdfast_e2e::cmd::{Cmd, Output};
@@ -10,10 +9,6 @@ use holdfast_e2e::disk::{Disk, Kind};
 use holdfast_e2e::pool::Pool;
 use holdfast_e2e::proc;
 use holdfast_e2e::running::{Running, SOON};
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("paths are text")
-}
 
 const PAGES: usize = 16;
 

@@ -48,7 +48,8 @@ pub fn draw(model: &mut Model, pool: &Path, columns: usize, rows: usize) -> Vec<
         lines.extend(HELP.map(|text| (Style::Plain, format!("  {text}"))));
     } else {
         if let Some(trouble) = &model.trouble {
-            lines.push((Style::Alarm, format!("  {}", shown(trouble))));
+            // With what to do about it, which stands at its end.
+            lines.extend(folded(&shown(trouble), columns).map(|text| (Style::Alarm, text)));
         }
         lines.extend(about_keeper(model, columns));
         let shown = model.shown();
@@ -231,6 +232,18 @@ fn spark(values: impl DoubleEndedIterator<Item = f64>, cells: usize) -> String {
         .collect()
 }
 
+/// A text in lines of so many columns, as far as its words let it.
+fn folded(text: &str, columns: usize) -> impl Iterator<Item = String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split(' ') {
+        match lines.last_mut() {
+            Some(line) if line.width() + 1 + word.width() <= columns => *line += &format!(" {word}"),
+            _ => lines.push(format!("  {word}")),
+        }
+    }
+    lines.into_iter()
+}
+
 /// A text in so many columns at most; a head fills them.
 fn fit(text: &str, columns: usize, fills: bool) -> String {
     if text.width() <= columns {
@@ -311,6 +324,21 @@ mod tests {
         let text: String = lines.into_iter().map(|(_, text)| text + "\n").collect();
         for word in ["3,797/s absorbed", "100.0 % of 3,797", "75 %", "/srv/file-2", "by age"] {
             assert!(text.contains(word), "{word} is missing:\n{text}");
+        }
+    }
+
+    /// Of a keeper of another version the end was cut off, which says what to do.
+    #[test]
+    fn what_to_do_about_a_keeper_is_shown_in_whole() {
+        let mut model = Model::new(1000);
+        let trouble = "the keeper with pid 7 is of another version of holdfast: 0.1.0 (wire 3); the pool has format \
+                       version 4, and this command knows 5. Use the command that it was started with, or end it (`kill 7`)";
+        model.take(Look { at: Instant::now(), found: Err(trouble.to_owned()) });
+        for columns in [60, 80, 150] {
+            let lines = draw(&mut model, Path::new("/dev/shm/db.pool"), columns, 24);
+            let alarms = lines.iter().filter(|(style, _)| *style == Style::Alarm);
+            let words: Vec<&str> = alarms.flat_map(|(_, text)| text.split_whitespace()).collect();
+            assert_eq!(words.join(" "), trouble, "{columns} columns");
         }
     }
 
