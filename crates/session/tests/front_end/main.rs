@@ -105,7 +105,7 @@ fn works_and_comes_back(name: &str, seed: u64, configure: impl FnOnce(&mut Keepe
     let path = std::ffi::CString::new(house.path("gone").as_os_str().as_bytes()).unwrap();
     let remove = || std::fs::remove_file(house.path("gone")).map_err(plain::errno);
     gone.remove((-100, &path), remove).unwrap();
-    let absorbed = client.board().header().syncs_absorbed.get();
+    let absorbed = client.board().header().syncs_absorbed();
     assert!(absorbed > 0, "no sync was answered from the log");
 
     house.kill_keeper();
