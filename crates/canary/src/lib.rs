@@ -184,6 +184,7 @@ canaries! {
         ParentUnchecked, "recovery", "a lost file is built in whatever directory stands at its path";
         PathBelieved, "recovery", "recovery believes every path that the kernel tells of a handle";
         RecordsCoarse, "recovery", "a record is as old as the clock's last tick, though the file was changed since";
+        TimesOvertaken, "recovery", "times are set with an older stamp than the record before them has";
         TimesOfRecovery, "recovery", "a replayed file is as old as its recovery";
         LeftUntold, "recovery", "recovery does not know how a program's own call left a file in state Behind";
         PutBackBelieved, "recovery", "a file whose time of modification was put back counts as unchanged";
