@@ -48,7 +48,8 @@ impl<N: Nvm> Client<N> {
     #[inline]
     pub fn record_ahead_ns(&self) -> Option<u64> {
         let record_ns = self.record_ns();
-        (record_ns > clock_ns(ClockId::RealtimeCoarse)).then_some(record_ns)
+        let is_ahead = record_ns > clock_ns(ClockId::RealtimeCoarse);
+        (is_ahead && !on(Canary::TimesOvertaken)).then_some(record_ns)
     }
 
     /// Before a program sets the times of a file, of which a record may be as young as `ahead_ns`
@@ -60,7 +61,7 @@ impl<N: Nvm> Client<N> {
     pub fn follow_records(&self, file: FileRef, ahead_ns: u64, changed_ns: u64) {
         let row = self.row(file);
         let is_live = row.newest_seq.load(Ordering::SeqCst) > row.expired_seq.load(Ordering::SeqCst);
-        if !is_live || on(Canary::TimesOvertaken) {
+        if !is_live {
             return;
         }
         let is_stamped = changed_ns >= clock_ns(ClockId::RealtimeCoarse) && row.state().keeps_up();
