@@ -21,6 +21,7 @@
 
 use crate::clock::monotonic_ns;
 use crate::counter::Tally;
+use crate::moved::Moved;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// File systems with managed files at a time; further ones have no row, and everything on them
@@ -118,6 +119,7 @@ pub struct LedgerRow {
     /// Those of them that are over. What a process leaves that dies in one stays: then it is never
     /// certain again that none is under way.
     takings_ended: AtomicU64,
+    moved: Moved,
 }
 
 /// A journal of which nobody knows how often it was written.
@@ -139,6 +141,7 @@ impl LedgerRow {
             if self.device.swap(device + 1, Ordering::SeqCst) != device + 1 {
                 self.committed.store(0, Ordering::SeqCst);
                 self.committed_ns.store(0, Ordering::SeqCst);
+                self.moved.forget_which();
             }
         }
     }
@@ -192,6 +195,11 @@ impl LedgerRow {
         let ended = self.takings_ended.load(Ordering::SeqCst);
         let begun = self.takings_begun.load(Ordering::SeqCst);
         (begun == ended).then_some(begun)
+    }
+
+    /// The files there of which names were changed.
+    pub fn moved(&self) -> &Moved {
+        &self.moved
     }
 
     /// Whether nothing is pending.

@@ -24,6 +24,7 @@ mod loaded;
 mod locks;
 #[cfg(not(shuttle))]
 mod map;
+mod moved;
 mod numbers;
 mod openers;
 mod opens;
@@ -68,6 +69,7 @@ pub use lanes::{GROUP_SEGMENTS_MAX, LaneRow};
 pub use ledger::{Commits, Epoch, Epochs, LedgerRow};
 pub use loaded::{Found, Loaded, TakenFrame};
 pub use locks::PageLocks;
+pub use moved::{Moved, Note};
 pub use numbers::{AtomicGeneration, AtomicSeq, Frame, LaneIndex};
 pub use openers::{Openers, Opening};
 pub use opens::OpensRow;

@@ -73,6 +73,11 @@ impl TreeLog {
         self.now[word].fetch_or(bit, Ordering::SeqCst);
     }
 
+    /// Whether a file or directory is in the log, or so it seems.
+    pub fn has(&self, dev: u64, ino: u64) -> bool {
+        has(&self.now, place(dev, ino))
+    }
+
     /// The keeper is about to have a file system commit.
     pub fn begin_commit(&self) {
         self.begun.fetch_add(1, Ordering::SeqCst);

@@ -458,7 +458,7 @@ impl<N: Nvm> Client<N> {
     /// file was changed after it, as by a program that sets its times: a record made after that in
     /// the same tick is not to look older.
     #[inline]
-    fn record_ns(&self) -> u64 {
+    pub(crate) fn record_ns(&self) -> u64 {
         let now_ns = clock_ns(ClockId::RealtimeCoarse);
         let changed_ns = self.board.header().changed_ns.get();
         // Further ahead only if somebody set the clock back.

@@ -10,7 +10,7 @@
 use core::ffi::CStr;
 use core::time::Duration;
 
-use holdfast_board::{Commits, LedgerRow, Moment, TreeLog, pause};
+use holdfast_board::{Commits, LedgerRow, Moment, Note, TreeLog, pause};
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 
@@ -59,6 +59,22 @@ impl<N: Nvm> Client<N> {
     /// that the syncs of others wait.
     pub fn note_relogs(&self, thread: u64) {
         self.board.header().changing.note_relogs(self.id, thread);
+    }
+
+    /// A name of a file is about to change: unless the kernel's log has the file, which then
+    /// follows its names, the keeper syncs it before it syncs a directory where it stands.
+    pub fn note_move(&self, Inode { device, ino }: Inode) -> Option<Note> {
+        if !self.may_log_syncs(device) || self.tree_log().has(device, ino) {
+            return None;
+        }
+        self.board.header().ledger(device).map(|ledger| ledger.moved().note(ino))
+    }
+
+    /// It has.
+    pub fn note_moved(&self, note: Note, Inode { device, ino }: Inode) {
+        if let Some(ledger) = self.board.header().ledger(device) {
+            ledger.moved().note_changed(note, ino);
+        }
     }
 
     /// Now, unless a commit is under way.

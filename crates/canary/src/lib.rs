@@ -184,6 +184,7 @@ canaries! {
         ParentUnchecked, "recovery", "a lost file is built in whatever directory stands at its path";
         PathBelieved, "recovery", "recovery believes every path that the kernel tells of a handle";
         RecordsCoarse, "recovery", "a record is as old as the clock's last tick, though the file was changed since";
+        TimesOvertaken, "recovery", "times are set with an older stamp than the record before them has";
         TimesOfRecovery, "recovery", "a replayed file is as old as its recovery";
         LeftUntold, "recovery", "recovery does not know how a program's own call left a file in state Behind";
         PutBackBelieved, "recovery", "a file whose time of modification was put back counts as unchanged";
@@ -194,6 +195,7 @@ canaries! {
         DeathUnnoted, "10", "a process that dies in the midst of a change leaves nothing pending";
         OwnSyncUnmatched, "9 (ledger)", "a sync by the kernel is believed that found nothing to commit because of one of the keeper's";
         NamesUnlogged, "9 (ledger)", "on btrfs a name that changes behind a commit of the keeper's is left out of its log";
+        MovesSplit, "9 (ledger)", "on btrfs the keeper syncs a directory and not what was moved into it";
         MadeUnannounced, "10", "what mkdir, symlink and mknod make is noted only when it is made";
         FixedManaged, "recovery", "files that nobody may write to in place are managed";
         AllMeant, "recovery", "a path that a person names means every file that had it";

@@ -42,6 +42,20 @@ pub struct Names<'a> {
 /// The kernel was able to read the names, or `files` are none.
 pub unsafe fn logged(client: &Client, names: Names<'_>, change: impl FnOnce() -> isize) -> isize {
     let Some(device) = names.files.iter().flatten().map(|file| file.device).next() else { return change() };
+    // What only loses a name stands nowhere else.
+    let moved = names.files.map(|file| file.filter(|_| !names.kept.is_empty()));
+    let noted = moved.map(|file| file.and_then(|file| Some((client.note_move(file)?, file))));
+    // SAFETY: as our caller says.
+    let result = unsafe { logged_on(client, device, names, change) };
+    if result == 0 {
+        noted.into_iter().flatten().for_each(|(note, file)| client.note_moved(note, file));
+    }
+    result
+}
+
+/// # Safety
+/// As [`logged`].
+unsafe fn logged_on(client: &Client, device: u64, names: Names<'_>, change: impl FnOnce() -> isize) -> isize {
     if !client.may_miss_names(device) {
         return change();
     }

@@ -15,6 +15,7 @@ use holdfast_media::Bytes;
 use holdfast_pool::{Identity, Mount, Ownership, Parent, Stamp};
 
 mod commit;
+mod entries;
 mod fsync;
 pub mod identity;
 pub mod lease;
@@ -267,6 +268,13 @@ pub trait DiskFile: Sized + Send + Sync + 'static {
 
     /// Makes a range read as zeros; the size stays.
     fn punch(&self, offset: u64, bytes: u64) -> io::Result<()>;
+
+    /// What stands in an open directory, or in one below it that was made a moment ago, is no
+    /// directory, and has an inode number of which `wanted` says so; held, not opened.
+    fn held_entries(&self, wanted: &dyn Fn(u64) -> bool) -> io::Result<Vec<Self>> {
+        let _ = wanted;
+        Ok(Vec::new())
+    }
 
     /// Whether its file system makes changes of names, sizes and attributes durable in the order in
     /// which they were made, as the journals of ext4 and xfs do: with a change of a file all

@@ -508,6 +508,12 @@ impl DiskFile for OsFile {
         }
     }
 
+    fn held_entries(&self, wanted: &dyn Fn(u64) -> bool) -> io::Result<Vec<Self>> {
+        let mut found = Vec::new();
+        crate::entries::held(self.file.as_fd(), wanted, &mut |held| found.push(Self::from(held)))?;
+        Ok(found)
+    }
+
     fn orders_names(&self) -> bool {
         match identity::file_system(self) {
             Ok((_, FsKind::Xfs)) => true,

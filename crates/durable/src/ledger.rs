@@ -43,7 +43,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         }
     }
 
-    fn ledger(&self, device: u64) -> Option<&LedgerRow> {
+    pub(super) fn ledger(&self, device: u64) -> Option<&LedgerRow> {
         self.board.header().ledger(device)
     }
 
@@ -217,10 +217,13 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             return Ok(true);
         }
         self.syncs.fetch_add(1, Ordering::Relaxed);
-        let begun = Instant::now();
+        let (begun, moved) = (Instant::now(), ledger.moved().begin_commit());
         let committed = if on(Canary::CommitSkipped) { Ok(()) } else { commit() };
         self.note_own_sync(device, directory);
         ledger.end(committed.is_ok());
+        if committed.is_ok() {
+            ledger.moved().end_commit(moved);
+        }
         if !self.board.header().taken.is_empty() {
             // Somebody who stood still is still to make its change, and nobody else notes it.
             ledger.note();

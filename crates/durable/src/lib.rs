@@ -36,6 +36,7 @@ mod holding;
 mod ledger;
 mod lent;
 mod looks;
+mod moved;
 mod names;
 mod noted;
 mod outsiders;

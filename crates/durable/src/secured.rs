@@ -3,7 +3,6 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
 
 use holdfast_board::Epoch;
 use holdfast_disk::{Disk, DiskFile, Stat, locked};
@@ -64,9 +63,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         };
         let stat = open.stat()?;
         if !is_known(&stat) {
-            self.syncs.fetch_add(1, Ordering::Relaxed);
-            open.sync()?;
-            self.note_own_sync(stat.dev, &open);
+            self.sync_open_directory(&open)?;
             locked(&self.directories).insert((stat.dev, stat.ino));
         }
         Ok(())
@@ -75,15 +72,11 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// Syncs directories, so that creations, renames and removals in them are durable.
     pub fn sync_directories<'a>(&self, directories: impl IntoIterator<Item = &'a PathBuf>) -> io::Result<()> {
         for directory in directories {
-            self.syncs.fetch_add(1, Ordering::Relaxed);
             // A directory that is gone holds no names; that it is gone is held by the one that it
             // was in.
             for above in directory.ancestors() {
                 match self.disk.open(above) {
-                    Ok(open) => {
-                        open.sync()?;
-                        self.note_own_sync(open.stat()?.dev, &open);
-                    }
+                    Ok(open) => self.sync_open_directory(&open)?,
                     Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                     Err(error) => return Err(error),
                 }

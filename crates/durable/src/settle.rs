@@ -149,7 +149,9 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         }
         // What this sync brings to the disk bears no later time, but for what is written meanwhile.
         self.beat();
+        self.sync_moved_beside(file)?;
         let done = description.sync().inspect_err(|error| self.sync_failed(file, error));
+        self.sync_moved_beside(file)?;
         self.note_own_sync(file.dev, &description);
         let all = on(Canary::SettledAfterSync) || on(Canary::PartTakenForWhole) && seq_max != Seq::MAX;
         let settled = if all { self.board.settled_seq(file.slot) } else { settled };
@@ -259,9 +261,9 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// Syncs the file or directory with an inode number that stands at a path: a name of it was
     /// changed, which the file system does not log by itself because of a commit of ours.
     pub fn log_again(&self, path: &Path, device: u64, ino: u64) -> io::Result<()> {
-        self.syncs.fetch_add(1, Ordering::Relaxed);
         let slot = self.board.find(device, ino);
         if let Some(file) = slot.and_then(|slot| self.file_now(slot)) {
+            self.syncs.fetch_add(1, Ordering::Relaxed);
             return self.sync_file(&file, Writers::MayBeIn, Seq::MAX, Pace::Full).map(drop);
         }
         let found = self.disk.find(path.as_os_str().as_bytes())?;
@@ -270,6 +272,10 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             return Err(io::ErrorKind::NotFound.into());
         }
         let synced = found.reopen(Access::Read)?;
+        if !stat.is_file {
+            return self.sync_open_directory(&synced);
+        }
+        self.syncs.fetch_add(1, Ordering::Relaxed);
         synced.sync()?;
         self.note_own_sync(device, &synced);
         Ok(())

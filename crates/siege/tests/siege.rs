@@ -69,6 +69,7 @@ fn without_syncs_something_is_lost() {
 /// Each deliberate bug, and a case that shows it and nothing else, on a file system.
 const BUGS: &[(&str, &str, &str)] = &[
     ("RecordsCoarse", "ext4", "utimens a/live; otrunc a/live"),
+    ("TimesOvertaken", "btrfs", "unlink b/clean; append a/live; utimens a/live; fsync a/live"),
     ("CommitSkipped", "ext4", "mkdir a/new1; unlink a/made"),
     ("PendingIgnored", "ext4", "mkdir a/new1; unlink a/made"),
     ("OutsidersUncounted", "ext4", "o:falloc a/made; fsync a"),

@@ -319,7 +319,28 @@ pub unsafe extern "C-unwind" fn fchownat(
     })
 }
 
+/// Before times are set: the kernel stamps that no older than what the log has of the file.
+///
+/// # Safety
+/// `path` is null or the program's, as for any call of the kernel's.
+unsafe fn follow_records(dirfd: c_int, path: Name, flags: c_int) {
+    let Some(client) = process::client() else { return };
+    let Some(ahead_ns) = client.record_ahead_ns() else { return };
+    let stat = if path.is_null() {
+        raw::fstat(dirfd)
+    } else {
+        // SAFETY: as our caller says.
+        unsafe { raw::fstatat(dirfd, path, flags) }
+    };
+    let Ok(stat) = stat else { return };
+    if let Some(seen) = client.find(stat.dev, stat.ino) {
+        client.follow_records(seen.file, ahead_ns, stat.changed_ns);
+    }
+}
+
 pub(super) unsafe fn set_times(dirfd: c_int, path: Name, times: *const timespec, flags: c_int) -> c_int {
+    // SAFETY: the program's own call; the kernel checks its addresses.
+    unsafe { follow_records(dirfd, path, flags) };
     // SAFETY: the program's own call; the kernel checks its addresses.
     amid(Change::Any, || unsafe {
         let set = || call!(libc::SYS_utimensat, dirfd, path, times, flags);

@@ -262,6 +262,12 @@ impl DiskFile for SimFile {
         Ok(())
     }
 
+    fn held_entries(&self, wanted: &dyn Fn(u64) -> bool) -> io::Result<Vec<Self>> {
+        stage::point(Kind::Disk);
+        let found = self.disk.state().entries_below(self.id, wanted);
+        Ok(found.into_iter().map(|id| self.disk.open_inode(id, false)).collect())
+    }
+
     fn orders_names(&self) -> bool {
         self.disk.is_ordered()
     }

@@ -60,6 +60,20 @@ impl DiskState {
         Ok(())
     }
 
+    /// Files of a directory, or of those below it, of whose inode number `wanted` says so.
+    pub(super) fn entries_below(&self, directory: u32, wanted: &dyn Fn(u64) -> bool) -> Vec<u32> {
+        let mut found = Vec::new();
+        for &id in self.inode(directory).entries.values() {
+            let inode = self.inode(id);
+            if inode.is_directory {
+                found.extend(self.entries_below(id, wanted));
+            } else if wanted(inode.number) {
+                found.push(id);
+            }
+        }
+        found
+    }
+
     fn note_moved(&mut self, ids: &[u32]) {
         for id in ids {
             let inode = self.inode_mut(*id);

@@ -1,12 +1,13 @@
 //! What programs do to names.
 
 use std::cell::Cell;
-use std::ffi::CString;
+use std::ffi::{CString, OsStr};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use holdfast_board::Change;
-use holdfast_cache::{Errno, Removal, Renaming, Replace};
-use holdfast_disk::DiskFile;
+use holdfast_cache::{Errno, Inode, Removal, Renaming, Replace};
+use holdfast_disk::{Disk, DiskFile};
 
 use super::files::{ENOSPC, file_at, known, thread_key};
 use crate::disk::DEVICE;
@@ -20,7 +21,7 @@ pub(super) fn sync_directory(thread: u8) {
     let changes = model(|model| model.name_changes());
     let raw = || {
         let disk = parts(|parts| parts.disk.clone());
-        let directory = holdfast_disk::Disk::open(&disk, Path::new("/d")).map_err(|_| Errno::EIO)?;
+        let directory = Disk::open(&disk, Path::new("/d")).map_err(|_| Errno::EIO)?;
         directory.sync().map_err(|_| Errno::EIO)
     };
     if client(thread).sync_directory(3, DEVICE, raw).is_ok() {
@@ -40,6 +41,9 @@ fn rename_amid(thread: u8, from: Name, to: Name, works: bool) {
     let replaces = Cell::new(None);
     let announced = Cell::new(None);
     let (named, target_file) = (known(thread, from), known(thread, to));
+    let moved = parts(|parts| parts.disk.look(Path::new(OsStr::from_bytes(&path(from)))));
+    let moved = moved.map(|stat| Inode { device: DEVICE, ino: stat.ino }).expect("it stands there");
+    let noted = client(thread).note_move(moved);
     let to_free = file_at(to).is_none();
     let to_taken = !to_free && from != to;
     if let Some(index) = file_at(from).filter(|_| to_free || to_taken) {
@@ -76,6 +80,9 @@ fn rename_amid(thread: u8, from: Name, to: Name, works: bool) {
     let to = (-100, target.as_c_str());
     let renaming = Renaming { named, target: target_file, device: DEVICE, to, to_free, to_taken, back: None };
     let done = client(thread).renaming(renaming, raw);
+    if let Some(noted) = noted {
+        client(thread).note_moved(noted, moved);
+    }
     if let Some(id) = announced.take() {
         // A dead keeper cannot be told that it was not made.
         if matches!(done, Ok(Err(_))) {
