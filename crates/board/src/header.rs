@@ -112,7 +112,9 @@ pub struct Header {
     absorbed_elsewhere: Tally,
     /// Syncs passed on to the kernel.
     pub syncs_real: Counter,
-    /// What these took: those that are absorbed take less than to look at a clock.
+    /// Those of them for which the log would have had to commit what others did to the file system.
+    pub syncs_crowded: Counter,
+    /// What all of them took: those that are absorbed take less than to look at a clock.
     pub syncs_took: Took,
     /// Of which files.
     pub synced_by_kernel: SyncedFiles,

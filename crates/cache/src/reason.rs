@@ -48,10 +48,12 @@ pub enum Reason {
     NoPool = 19,
     /// A process stood still in the midst of a change of it.
     StoodStill = 20,
+    /// Root's watch has ended, which said who opens files.
+    NoWatch = 21,
 }
 
 impl Reason {
-    pub(crate) const ALL: [Self; 20] = [
+    pub(crate) const ALL: [Self; 21] = [
         Self::MappedShared,
         Self::AsyncIo,
         Self::HandedAway,
@@ -72,6 +74,7 @@ impl Reason {
         Self::GaveUp,
         Self::NoPool,
         Self::StoodStill,
+        Self::NoWatch,
     ];
 
     /// Decodes an argument.
@@ -103,6 +106,7 @@ impl fmt::Display for Reason {
             Self::NoDescriptor => "the keeper may have no more files open (raise the limit, `ulimit -n`)",
             Self::NoPool => "the pool was removed while it was in use",
             Self::StoodStill => "a process stood still in the midst of a change of it, and others waited",
+            Self::NoWatch => "root's watch has ended, and nothing says any more who opens it",
             Self::GaveUp => "its program gave up rights, and is not absorbed any more",
             Self::Libc => "musl writes it by system calls of its own (stdio, dprintf or POSIX AIO)",
         })

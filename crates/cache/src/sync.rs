@@ -28,6 +28,12 @@ impl<N: Nvm> Client<N> {
         now_ns()
     }
 
+    /// The next one is the kernel's because something of others is pending on the file system.
+    #[cold]
+    pub fn note_crowded_sync(&self) {
+        self.board.header().syncs_crowded.add(1);
+    }
+
     /// It has answered one that began then.
     pub fn note_kernels_sync_took(&self, begun_ns: u64) {
         self.board.header().syncs_took.note(now_ns().saturating_sub(begun_ns));

@@ -85,8 +85,9 @@ pub fn join_only(pool: &Path) -> anyhow::Result<Keeper> {
 pub fn attach(config: &KeeperConfig, size_bytes: Option<u64>) -> anyhow::Result<Keeper> {
     let started = Instant::now();
     let mut pause = Duration::from_millis(5);
+    let mut is_new = false;
     loop {
-        let stopping = match join(&config.pool, size_bytes, config.volatile)? {
+        let stopping = match join(config, size_bytes, &mut is_new)? {
             Some(mut control) => match stopping(&mut control, &config.pool)? {
                 None => {
                     let pidfd = supervise::pidfd_of(control.keeper_pid())?;
@@ -116,6 +117,9 @@ pub fn attach(config: &KeeperConfig, size_bytes: Option<u64>) -> anyhow::Result<
                     && started.elapsed() < BUSY_MAX
                     && (matches!(failure, Failure::Absent(_)) || !config.pool.exists()) => {}
                 _ => {
+                    if is_new {
+                        remove_unused(&config.pool);
+                    }
                     remove_temporary(config);
                     bail!(failure)
                 }
@@ -124,10 +128,18 @@ pub fn attach(config: &KeeperConfig, size_bytes: Option<u64>) -> anyhow::Result<
     }
 }
 
-/// Connects to a keeper if the pool has one; makes the pool if there is none.
-fn join(pool: &Path, size_bytes: Option<u64>, volatile: bool) -> anyhow::Result<Option<Control>> {
+/// Connects to a keeper if the pool has one; makes the pool if there is none, and says that it
+/// `is_new`.
+fn join(
+    config: &KeeperConfig,
+    size_bytes: Option<u64>,
+    is_new: &mut bool,
+) -> anyhow::Result<Option<Control>> {
+    let pool = &config.pool;
     if !pool.exists() {
-        let made = format::create(pool, size_bytes.unwrap_or(format::POOL_BYTES_DEFAULT), volatile, false);
+        let size_bytes = size_bytes.unwrap_or(format::POOL_BYTES_DEFAULT);
+        let made = format::create(pool, size_bytes, config.volatile, false);
+        *is_new |= made.is_ok();
         // Somebody else may have made it at the same moment.
         return if pool.exists() { Ok(None) } else { made.map(|()| None) };
     }
@@ -176,10 +188,16 @@ pub fn recovered_in_words(outcome: &Report, pool: &Path) -> String {
 
 /// Nothing stays of a pool that nobody named, unless there is something in it.
 pub fn remove_temporary(config: &KeeperConfig) {
-    // A keeper that refused to start has not closed it.
-    if config.temporary
-        && recover(&config.pool, &RecoverOptions::default(), &mut |_, _, _| {}).is_ok()
-        && let Ok(pool) = OpenPool::open(&config.pool, true)
+    if config.temporary {
+        remove_unused(&config.pool);
+    }
+}
+
+/// Removes a pool in which there is nothing: one that was made for a keeper that refused to start.
+pub fn remove_unused(pool: &Path) {
+    // Such a keeper has not closed it.
+    if recover(pool, &RecoverOptions::default(), &mut |_, _, _| {}).is_ok()
+        && let Ok(pool) = OpenPool::open(pool, true)
     {
         pool.remove_clean();
     }

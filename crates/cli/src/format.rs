@@ -21,6 +21,7 @@ pub const POOL_BYTES_DEFAULT: u64 = 256 << 20;
 /// The `format` subcommand.
 pub fn run(args: &FormatArgs) -> anyhow::Result<u8> {
     let pool = locate::absolute(&args.pool)?;
+    locate::refuse_no_text("--pool", &pool)?;
     refuse_volatile_media(&pool, args.volatile)?;
     let size_bytes = args.size.or_else(|| device_bytes(&pool)).unwrap_or(POOL_BYTES_DEFAULT);
     create(&pool, size_bytes, args.volatile, args.force)?;
@@ -34,6 +35,7 @@ pub fn run(args: &FormatArgs) -> anyhow::Result<u8> {
 /// under its name only when it is complete: nobody ever sees half a pool, and an interrupted one
 /// leaves nothing behind.
 pub fn create(pool: &Path, size_bytes: u64, volatile: bool, force: bool) -> anyhow::Result<()> {
+    refuse_lost_link(pool)?;
     let mut progress = Progress::new();
     let mut advance = |done, total| progress.update("making the pool", done, total);
     let made = match Unnamed::beside(pool) {
@@ -49,6 +51,21 @@ pub fn create(pool: &Path, size_bytes: u64, volatile: bool, force: bool) -> anyh
     };
     progress.finish();
     made
+}
+
+/// A link that leads to no file has a name that a pool cannot get.
+fn refuse_lost_link(pool: &Path) -> anyhow::Result<()> {
+    let is_link = pool.symlink_metadata().is_ok_and(|meta| meta.is_symlink());
+    if let Err(error) = std::fs::metadata(pool)
+        && is_link
+    {
+        bail!(
+            "pool {} cannot be made: a symbolic link has its name and leads to no file ({error}): remove the link, or \
+             name the pool itself",
+            pool.display()
+        );
+    }
+    Ok(())
 }
 
 /// A file without a name, in the directory where it shall get one.
@@ -94,6 +111,15 @@ pub fn refuse_volatile_media(pool: &Path, volatile: bool) -> anyhow::Result<()> 
         );
     }
     Ok(())
+}
+
+/// The size of a pool that is there, or will be made; nothing where that is not known.
+pub fn expected_bytes(pool: &Path, size_bytes: Option<u64>) -> Option<u64> {
+    match std::fs::metadata(pool) {
+        Ok(meta) if meta.is_file() => Some(meta.len()),
+        Ok(_) => size_bytes.or_else(|| device_bytes(pool)),
+        Err(_) => Some(size_bytes.unwrap_or(POOL_BYTES_DEFAULT)),
+    }
 }
 
 /// All of a DAX device; nothing for anything else.

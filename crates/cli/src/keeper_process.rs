@@ -154,12 +154,12 @@ pub enum Started {
 
 /// Starts a keeper and waits until it is ready.
 pub fn start(config: &KeeperConfig) -> anyhow::Result<Started> {
+    let sent = serde_json::to_vec(config).context("cannot write the configuration")?;
     let mut command = Command::new(locate::executable()?);
     command.arg("keeper").stdin(Stdio::piped()).stdout(Stdio::piped());
     preload::keep_out(command.env_remove(user::WATCH_VARIABLE));
     let mut child = command.spawn().context("cannot start the keeper")?;
     let mut input = child.stdin.take().expect("it was asked for");
-    let sent = serde_json::to_vec(config).context("cannot write the configuration")?;
     // If the keeper is already dead, its missing answer says so.
     let _ = input.write_all(&sent);
     drop(input);

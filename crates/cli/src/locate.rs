@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 
 /// Where volatile pools lie that nobody has named.
 const MEMORY: &str = "/dev/shm";
@@ -14,6 +14,14 @@ const MEMORY: &str = "/dev/shm";
 pub fn default_volatile_pool() -> PathBuf {
     static POOL: OnceLock<PathBuf> = OnceLock::new();
     POOL.get_or_init(|| volatile_pool_in(Path::new(MEMORY), rustix::process::geteuid().as_raw())).clone()
+}
+
+/// The name that the default pool would have and that is somebody else's, if this user has no pool
+/// by another name either.
+pub fn taken_default_pool() -> Option<PathBuf> {
+    let plain = Path::new(MEMORY).join(format!("holdfast-{}.pool", rustix::process::geteuid().as_raw()));
+    let pool = default_volatile_pool();
+    (pool != plain && !pool.exists()).then_some(plain)
 }
 
 /// A user's pool in a directory where everybody may make files: who takes its name first must stop
@@ -56,6 +64,16 @@ pub fn executable() -> anyhow::Result<PathBuf> {
 /// directory.
 pub fn absolute(path: &Path) -> anyhow::Result<PathBuf> {
     std::path::absolute(path).with_context(|| format!("cannot make {} absolute", path.display()))
+}
+
+/// Keepers are told where things are as JSON, which holds text alone.
+pub fn refuse_no_text(option: &str, path: &Path) -> anyhow::Result<()> {
+    let told = path.as_os_str().as_encoded_bytes().escape_ascii();
+    ensure!(
+        path.to_str().is_some(),
+        "{option} {told}: this path is not UTF-8, and a keeper takes no other: rename what it leads to, or name another one"
+    );
+    Ok(())
 }
 
 /// File systems whose files are managed.

@@ -87,6 +87,17 @@ pub fn named_or_default(given: Option<&Path>) -> anyhow::Result<PathBuf> {
 pub fn pool_of(given: Option<&Path>) -> anyhow::Result<PathBuf> {
     let pool = named_or_default(given)?;
     user::become_owner(&pool)?;
+    if given.is_none()
+        && !pool.exists()
+        && pool == locate::default_volatile_pool()
+        && let Some(taken) = locate::taken_default_pool()
+    {
+        bail!(
+            "you have no volatile pool: {} is somebody else's, and no other one in its place is yours. Name a pool \
+             with --pool PATH or HOLDFAST_POOL",
+            taken.display()
+        );
+    }
     if !pool.exists() {
         bail!("there is no pool {}: name one with --pool PATH or HOLDFAST_POOL", pool.display());
     }

@@ -36,6 +36,7 @@ fn what_instead(path: &Path, meta: &Metadata) -> Option<&'static str> {
             (kind.is_fifo(), "a FIFO"),
             (kind.is_socket(), "a socket"),
             (kind.is_block_device(), "a block device"),
+            (!holdfast_media::is_dax_device(meta), "a device, and no DAX one"),
         ];
         return kinds.into_iter().find_map(|(is_it, what)| is_it.then_some(what));
     }
@@ -77,9 +78,7 @@ mod tests {
         assert_eq!(judged(&bytes), Ok(()));
         assert_eq!(judged(&[0; 8192]), Ok(()));
         assert!(must_be_a_pool(dir.path()).unwrap_err().to_string().contains("a directory"));
-        assert!(
-            must_be_a_pool(&dir.path().join("none")).is_ok()
-                && must_be_a_pool(Path::new("/dev/null")).is_ok()
-        );
+        assert!(must_be_a_pool(&dir.path().join("none")).is_ok());
+        assert!(must_be_a_pool(Path::new("/dev/null")).unwrap_err().to_string().contains("no DAX one"));
     }
 }

@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use holdfast_keeper::config::KeeperConfig;
 use serde_json::Value;
 
@@ -24,11 +24,10 @@ pub fn config_of(args: &KeeperArgs) -> anyhow::Result<KeeperConfig> {
              crash of the program but not a power cut"
         ),
     };
+    locate::refuse_no_text("--pool", &pool)?;
     format::refuse_volatile_media(&pool, args.volatile)?;
-    let exclusive = args.exclusive.iter().map(|dir| {
-        // Files are compared by their real paths.
-        dir.canonicalize().with_context(|| format!("--exclusive {}", dir.display()))
-    });
+    refuse_batch_above_pool(args, &pool)?;
+    let exclusive = args.exclusive.iter().map(|dir| exclusive_directory(dir));
     let plain = KeeperConfig::new(pool);
     Ok(KeeperConfig {
         volatile: args.volatile,
@@ -54,6 +53,34 @@ pub fn config_of(args: &KeeperArgs) -> anyhow::Result<KeeperConfig> {
     })
 }
 
+/// A directory that the user vouches for, as its files are compared: by their real paths.
+fn exclusive_directory(named: &Path) -> anyhow::Result<PathBuf> {
+    let path = named.canonicalize().with_context(|| format!("--exclusive {}", named.display()))?;
+    locate::refuse_no_text("--exclusive", &path)?;
+    ensure!(
+        path.is_dir(),
+        "--exclusive {}: it is no directory, and only files below one are meant: name the directory",
+        named.display()
+    );
+    Ok(path)
+}
+
+/// The lower bound of a batch against the upper one that the pool's size implies.
+fn refuse_batch_above_pool(args: &KeeperArgs, pool: &Path) -> anyhow::Result<()> {
+    let half = format::expected_bytes(pool, args.size).map(|bytes| bytes / 2);
+    if let (Some(min), None, Some(half)) = (args.batch_min, args.batch_max, half)
+        && min > half
+    {
+        bail!(
+            "--batch-min {} is above half of the pool, {}, which is the default of --batch-max: lower it, or have a larger \
+             pool (--size)",
+            human_bytes(min),
+            human_bytes(half)
+        );
+    }
+    Ok(())
+}
+
 /// Whether root's watch is of use to who becomes another user.
 pub fn wants_watch(args: &KeeperArgs) -> bool {
     matches!(args.fence, None | Some(Fence::Auto | Fence::Fanotify))
@@ -75,6 +102,14 @@ pub fn refuse_contradictions(args: &KeeperArgs) -> anyhow::Result<()> {
     if behind.is_none() && args.read_cache.is_some() {
         bail!("--read-cache serves files that are written behind: add --write-behind=on, or leave it out");
     }
+    let memory_bytes = memory_bytes();
+    if let Some(asked) = args.read_cache.filter(|asked| *asked > memory_bytes) {
+        bail!(
+            "--read-cache {} is more than this machine's memory, {}: lower it",
+            human_bytes(asked),
+            human_bytes(memory_bytes)
+        );
+    }
     if args.spill.is_none() && args.spill_size.is_some() {
         bail!("--spill-size is the size of a spill file: name one with --spill FILE, or leave it out");
     }
@@ -84,6 +119,11 @@ pub fn refuse_contradictions(args: &KeeperArgs) -> anyhow::Result<()> {
         bail!("--batch-min {} is above --batch-max {}", human_bytes(min), human_bytes(max));
     }
     Ok(())
+}
+
+fn memory_bytes() -> u64 {
+    let told = rustix::system::sysinfo();
+    told.totalram.saturating_mul(told.mem_unit.into())
 }
 
 /// A pool keeps the size that it was made with.
@@ -108,7 +148,9 @@ fn spill_path(path: &Path) -> anyhow::Result<PathBuf> {
         .zip(path.file_name())
         .with_context(|| format!("--spill {}: no file", path.display()))?;
     let directory = named.0.canonicalize().with_context(|| format!("--spill {}", path.display()))?;
-    Ok(directory.join(named.1))
+    let real = directory.join(named.1);
+    locate::refuse_no_text("--spill", &real)?;
+    Ok(real)
 }
 
 /// The options that were asked for by name and that a running keeper does not have, in words.
@@ -185,6 +227,9 @@ mod tests {
             (&["--fence=inotify", "--write-behind=on"], "--fence lease"),
             (&["--write-behind=off", "--read-cache=1M"], "--write-behind=on"),
             (&["--batch-min=2M", "--batch-max=1M"], "above"),
+            (&["--batch-min=1G"], "half of the pool, 128.0 MiB"),
+            (&["--write-behind=on", "--read-cache=900G"], "this machine's memory"),
+            (&["--exclusive=/proc/self/status"], "no directory"),
         ] {
             let error = asked(options).1.expect_err("a contradiction").to_string();
             assert!(error.contains(says), "{options:?}: {error}");

@@ -80,10 +80,15 @@ pub fn run(args: RunArgs) -> anyhow::Result<u8> {
     }
     // A summary on standard error ends with it.
     let is_said = args.summary.as_deref() == Some(Path::new("-"));
-    if let Some(verdict) = verdict.filter(|_| !args.quiet && !is_said) {
-        report::say(&verdict);
+    if let Some(verdict) = verdict.as_ref().filter(|_| !args.quiet && !is_said) {
+        report::say(verdict);
     }
-    for told in report::other_users(&summary) {
+    let said = match (is_said, args.quiet) {
+        (true, _) => report::summary(&summary),
+        (false, true) => String::new(),
+        (false, false) => verdict.unwrap_or_default(),
+    };
+    for told in verdict::left_out(&before, &summary, &said) {
         report::say(&told);
     }
     Ok(match exit_code(ended.status) {
@@ -256,6 +261,9 @@ pub fn finish(mut keeper: Keeper, lost: Option<Recovered>, config: &KeeperConfig
             summary.recovered = Some(outcome);
             remove_temporary(config);
         }
+        Err(error) if error.is_damage() => report::say(&format!(
+            "{error}. What was acknowledged and is not in the files yet cannot be had from the pool as it is"
+        )),
         Err(error) if error.is_busy() => report::say(&format!("{error}. It recovers what was acknowledged")),
         Err(error) => report::say(&format!(
             "{error}. What was acknowledged is in the pool: `holdfast recover --pool {}`",

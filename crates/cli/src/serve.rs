@@ -58,10 +58,12 @@ fn serve(config: &KeeperConfig, size_bytes: Option<u64>, service: &Arc<Service>)
     let begun = Instant::now();
     // No working directory of the user's stays busy.
     std::env::set_current_dir("/").context("cannot change to /")?;
+    let mut is_new = false;
     loop {
         if !config.pool.exists() {
             let size_bytes = size_bytes.unwrap_or(format::POOL_BYTES_DEFAULT);
             format::create(&config.pool, size_bytes, config.volatile, false)?;
+            is_new = true;
             let words = report::durability_in_words(config.volatile);
             let pool = config.pool.display();
             service.say(Level::Notice, &format!("made pool {pool}, {}, {words}", human_bytes(size_bytes)));
@@ -75,7 +77,12 @@ fn serve(config: &KeeperConfig, size_bytes: Option<u64>, service: &Arc<Service>)
                 service.tell(|notify| notify.status(&pool.to_string()));
                 std::thread::sleep(LOOK_AGAIN);
             }
-            Err(error) => return Err(error.into()),
+            Err(error) => {
+                if is_new && !service.has_served.load(Ordering::SeqCst) {
+                    attach::remove_unused(&config.pool);
+                }
+                return Err(error.into());
+            }
         }
     }
 }
@@ -103,6 +110,8 @@ struct Service {
     is_journal: bool,
     /// When more time was asked for last.
     asked: Mutex<Option<Instant>>,
+    /// Programs could come: the pool may be needed.
+    has_served: AtomicBool,
     /// Nobody is served any more: nobody need ask.
     closing: Arc<AtomicBool>,
 }
@@ -115,6 +124,7 @@ impl Service {
             level,
             is_journal: is_journal(),
             asked: Mutex::default(),
+            has_served: AtomicBool::new(false),
             closing: Arc::default(),
         })
     }
@@ -139,6 +149,7 @@ impl Service {
     }
 
     fn ready(&self, recovered: Option<&Report>) {
+        self.has_served.store(true, Ordering::SeqCst);
         if let Some(outcome) = recovered {
             let level = if report::needs_attention(outcome) { Level::Error } else { Level::Notice };
             self.say_lines(level, &attach::recovered_in_words(outcome, &self.pool));

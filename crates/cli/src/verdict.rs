@@ -48,8 +48,9 @@ pub fn verdict(before: &Before, after: &Summary, durability: Durability) -> Opti
             (Some(told), _) => Some(format!("NOTHING was absorbed: {told}")),
             (None, 0) => None,
             (None, _) => {
-                let why = first_syncs(before, after).map(|why| format!(": {why}")).unwrap_or_default();
-                Some(format!("none of {} syncs absorbed{}{why}", human_count(syncs), whose(before)))
+                let why = first_syncs(before, after).or_else(|| crowded(before, after));
+                let why = why.unwrap_or_else(|| NEVER_ABSORBED.to_owned());
+                Some(format!("none of {} syncs absorbed{}: {why}", human_count(syncs), whose(before)))
             }
         };
     }
@@ -59,7 +60,8 @@ pub fn verdict(before: &Before, after: &Summary, durability: Durability) -> Opti
     // Never rounded up: 100 % is all of them.
     let share = absorbed * 1000 / syncs;
     let percent = if real == 0 { "100".to_owned() } else { format!("{}.{}", share / 10, share % 10) };
-    let why = if share < SHARE_LOW { reasons(before, after, Durability::Sync) } else { None };
+    let reasons = || reasons(before, after, Durability::Sync).or_else(|| crowded(before, after));
+    let why = if share < SHARE_LOW { reasons() } else { None };
     let why = why.map(|why| format!("; {why}")).unwrap_or_default();
     Some(format!("{percent} % of {} syncs absorbed{}{why}", human_count(syncs), whose(before)))
 }
@@ -88,11 +90,34 @@ fn was_to_be_absorbed(before: &Before, file: &BypassedFile, durability: Durabili
     }
 }
 
-/// Of syncs that the kernel answered of files that are managed: why, if each was synced once.
-fn first_syncs(before: &Before, after: &Summary) -> Option<String> {
+/// Where nothing else is known of syncs that the kernel answered.
+const NEVER_ABSORBED: &str = "those of directories and devices, of files that are only read, and the first one of a \
+                              file are the kernel's";
+
+/// Files that are managed and that the kernel synced since, and their paths.
+fn synced_by_kernel<'a>(before: &Before, after: &'a Summary) -> (Vec<&'a SyncedFile>, Vec<&'a str>) {
     let new = |file: &&SyncedFile| !before.summary.synced_by_kernel.contains(file);
     let files: Vec<&SyncedFile> = after.synced_by_kernel.iter().filter(new).collect();
-    let paths: Vec<&str> = files.iter().map(|file| file.path.as_str()).collect();
+    let paths = files.iter().map(|file| file.path.as_str()).collect();
+    (files, paths)
+}
+
+/// Of syncs that the kernel answered: why, if they would have taken commits of others' changes.
+fn crowded(before: &Before, after: &Summary) -> Option<String> {
+    let paths = synced_by_kernel(before, after).1;
+    let files = if paths.is_empty() { "files".to_owned() } else { counted(&paths) };
+    let was = if paths.len() == 1 { "was" } else { "were" };
+    (after.syncs_crowded > before.summary.syncs_crowded).then(|| {
+        format!(
+            "{files} {was} synced while other changes (of names and sizes) waited for their file system to commit \
+             them, and such syncs are the kernel's; a run that goes on longer absorbs more"
+        )
+    })
+}
+
+/// Of syncs that the kernel answered of files that are managed: why, if each was synced once.
+fn first_syncs(before: &Before, after: &Summary) -> Option<String> {
+    let (files, paths) = synced_by_kernel(before, after);
     let was = if paths.len() == 1 { "was" } else { "were" };
     (!files.is_empty() && files.iter().all(|file| file.syncs == 1)).then(|| {
         format!(
@@ -101,6 +126,29 @@ fn first_syncs(before: &Before, after: &Summary) -> Option<String> {
             counted(&paths)
         )
     })
+}
+
+/// What is said whatever the share is, a line each, unless it stands in what was `said`: a program
+/// that has other rights than its keeper, and a keeper that nobody tells of outsiders any more.
+pub fn left_out(before: &Before, after: &Summary, said: &str) -> Vec<String> {
+    let is_new =
+        |one: &&UnseenProgram| one.has_other_rights() && !before.summary.programs_unseen.contains(one);
+    let mut told: Vec<String> = Vec::new();
+    for one in after.programs_unseen.iter().filter(is_new) {
+        let (program, reason) = (shown(&one.program), &one.reason);
+        let line = format!("not absorbed: what {program} writes: {reason}");
+        if !said.contains(&line) && !said.contains(&format!("{program}: {reason}")) {
+            told.push(line);
+        }
+    }
+    if after.has_lost_watch() {
+        told.push(
+            "root's watch (holdfast-watch) has ended, and nothing says any more who opens files: all of them were \
+             left to the kernel from then on. The next run starts a new one, once this keeper has ended"
+                .to_owned(),
+        );
+    }
+    told
 }
 
 /// Why files and programs were left to the kernel since.
@@ -265,7 +313,50 @@ mod tests {
             "NOTHING was absorbed: 2 files (/dev/shm/a\\u{1b}[2J, ...) are on tmpfs; use a volume on ext4, xfs or btrfs; \
              1 file (/c) is left to the kernel: mapped shared and writable"
         );
-        assert_eq!(judged(&told_of(0, 2)).as_deref(), Some("none of 2 syncs absorbed"));
+        let told = judged(&told_of(0, 2)).expect("a verdict");
+        assert_eq!(told, format!("none of 2 syncs absorbed: {NEVER_ABSORBED}"));
+    }
+
+    #[test]
+    fn syncs_that_would_take_commits_of_others_are_told() {
+        let mut after = Summary { syncs_crowded: 3, ..told_of(0, 3) };
+        let told = |after: &Summary| verdict(&Before::default(), after, Durability::Sync).expect("a verdict");
+        assert!(
+            told(&after).starts_with("none of 3 syncs absorbed: files were synced while"),
+            "{}",
+            told(&after)
+        );
+        after.synced_by_kernel.push(SyncedFile { path: "/x".to_owned(), syncs: 3 });
+        after.syncs_absorbed = 1;
+        let few = told(&after);
+        assert!(few.starts_with("25.0 % of 4 syncs absorbed; 1 file (/x) was synced while"), "{few}");
+        after.syncs_absorbed = 9;
+        assert!(told(&after).ends_with("% of 12 syncs absorbed"), "{}", told(&after));
+    }
+
+    #[test]
+    fn other_rights_and_a_lost_watch_are_told_whatever_the_share_is() {
+        const DROPPED: &str = "it gave up rights: it dropped capabilities";
+        const PRIVILEGED: &str = "it runs with more privilege, and the loader ignores the library";
+        let unseen = |program: &str, reason: &str| UnseenProgram {
+            program: program.to_owned(),
+            reason: reason.to_owned(),
+        };
+        let mut after = told_of(1000, 1);
+        after.programs_unseen = vec![
+            unseen("/a\u{1b}", DROPPED),
+            unseen("/b", "it is statically linked"),
+            unseen("/c", PRIVILEGED),
+        ];
+        let told = left_out(&Before::default(), &after, "");
+        assert_eq!(told.len(), 2, "{told:?}");
+        assert!(told[0].starts_with("not absorbed: what /a\\u{1b} writes: it gave up rights"), "{told:?}");
+        // What was said already, and what was before, is not said again.
+        assert_eq!(left_out(&Before::default(), &after, &format!("/a\\u{{1b}}: {DROPPED}")).len(), 1);
+        let before = Before { summary: after.clone(), shared_with: None };
+        assert!(left_out(&before, &after, "").is_empty());
+        after.fence = "lost".to_owned();
+        assert!(left_out(&before, &after, "")[0].starts_with("root's watch"), "{after:?}");
     }
 
     #[test]

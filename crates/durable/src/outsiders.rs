@@ -8,7 +8,7 @@ use holdfast_board::{NO_SIZE, Way};
 use holdfast_cache::Reason;
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
-use holdfast_pool::MARK_CONFLICT;
+use holdfast_pool::{MARK_CONFLICT, MARK_UNWATCHED};
 
 use super::file::ManagedFile;
 use super::state::Durable;
@@ -28,7 +28,9 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             return Ok(());
         }
         // A sync that fails orders a rewrite, after which the next one may succeed.
-        self.bypass(file, Reason::Outsider).or_else(|_| self.bypass(file, Reason::Outsider))?;
+        let is_unwatched = file.meta().marks & MARK_UNWATCHED != 0;
+        let reason = if is_unwatched { Reason::NoWatch } else { Reason::Outsider };
+        self.bypass(file, reason).or_else(|_| self.bypass(file, reason))?;
         self.clear_conflict(file);
         // Behind the settle, whose commit does not cover what they are about to do.
         self.note_outsider(file);

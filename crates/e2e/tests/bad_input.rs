@@ -99,6 +99,10 @@ fn options_that_cannot_be_kept() {
         (&["--fence", "inotify", "--write-behind", "on"], REFUSED, &["--write-behind", "--fence lease"]),
         (&["--batch-min", "2M", "--batch-max", "1M"], REFUSED, &["--batch-min", "--batch-max"]),
         (&["--summary=/no/such/directory/file"], REFUSED, &["/no/such/directory/file"]),
+        (&["--exclusive=/proc/self/status"], REFUSED, &["--exclusive /proc/self/status", "no directory"]),
+        (&["--batch-min=1G"], REFUSED, &["--batch-min 1.0 GiB", "half of the pool", "--size"]),
+        (&["--write-behind=on", "--read-cache=900G"], REFUSED, &["--read-cache 900.0 GiB", "memory"]),
+        (&["--spill=/var/tmp/no-such-spill", "--spill-size=1"], REFUSED, &["no-such-spill", "at least"]),
     ];
     for (options, status, says) in refused {
         let run = Cmd::holdfast("run").args(["--volatile", "--pool", pool.text()]).args(*options);
@@ -315,6 +319,13 @@ fn program_with_capabilities() {
     Cmd::new("python3").args(["-c", set, text(&program), &hex]).ok();
     let run = Pool::of_user(NOBODY, "").run(&[]).arg("--").arg(&program).output();
     run.expect(&[REFUSED]).says(&[text(&program)], &["file capabilities"]);
+    // One that a program of the run starts is named, and one that its user may not read as well.
+    for mode in [0o755, 0o711] {
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(mode)).expect("mode");
+        let script = format!("{}; true", text(&program));
+        let run = Pool::of_user(NOBODY, "").run(&[]).args(["--", "sh", "-c", &script]).ok();
+        run.says(&["absorbed: ", text(&program), "more privilege"], &[]);
+    }
 }
 
 #[test]

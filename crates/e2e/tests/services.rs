@@ -123,6 +123,33 @@ fn memory_that_may_not_become_executable_does_not_keep_it_out() {
     place.must_say_not_absorbed(&[text(&confine), "strict"], "strict", "python3", "could not be replaced");
 }
 
+/// A program that gave up rights in the midst of its work is left to the kernel from then on. Only
+/// the summary said so where most of its syncs had been absorbed.
+#[test]
+fn a_program_that_gives_up_rights_is_named_at_the_end() {
+    const PARTING: &str = "
+import ctypes, os, sys
+fd = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT)
+for number in range(200): os.pwrite(fd, b'x' * 100, number * 100), os.fsync(fd)
+if sys.argv[2] == 'user': os.setresuid(65534, 65534, 65534)
+else:
+    libc = ctypes.CDLL(None, use_errno=True)
+    header, data = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+    assert libc.capset(header, data) == 0
+for number in range(20): os.pwrite(fd, b'y' * 100, number * 100), os.fsync(fd)
+";
+    let place = Place::new();
+    for (how, why) in [("user", "it became another user"), ("capabilities", "it dropped capabilities")] {
+        let file = place.file(how);
+        let program = ["--", "python3", "-c", PARTING, text(&file), how];
+        let output = place.pool.run(&[]).args(program).ok();
+        output.says(&["not absorbed: what", "python3", "it gave up rights", why, "syncs absorbed"], &[]);
+        // A summary says it already.
+        let output = place.pool.run(&["--summary"]).args(program).ok();
+        assert_eq!(output.stderr.matches("not absorbed: what").count(), 1, "{}", output.told());
+    }
+}
+
 #[test]
 fn su_and_sudo_are_followed_or_named() {
     let place = Place::new();
@@ -132,7 +159,7 @@ fn su_and_sudo_are_followed_or_named() {
     // A keeper serves one user: what became another one is left to the kernel, and told of.
     let other = "runs as another user";
     let (output, summary) = place.pool.run_summarised(&[], &program);
-    output.ok().says(&["not absorbed", "python3", other, "--user"], &[]);
+    output.ok().says(&["NOTHING was absorbed", "python3", other, "--user"], &[]);
     assert!(
         unseen(&summary).iter().any(|(path, why)| path.contains("python3") && why.contains(other)),
         "{summary:#}\n{}",

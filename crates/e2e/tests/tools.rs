@@ -114,6 +114,55 @@ fn a_run_ends_with_its_verdict() {
     assert!(told.contains(" % of 300 syncs absorbed"), "{summary:#}");
 }
 
+/// Writes each file that it is given a hundred times: durable by what it was opened with, and by
+/// what each second call asks for.
+const SYNCHRONOUS: &str = "
+import os, sys
+for name in sys.argv[1:]:
+    fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_DSYNC, 0o600)
+    for number in range(50): os.pwrite(fd, b'x' * 100, number * 100)
+    fd = os.open(name, os.O_WRONLY)
+    for number in range(50): os.pwritev(fd, [b'y' * 100], number * 100, os.RWF_DSYNC)
+";
+
+/// Writes that ask to be durable were counted where they were absorbed, and nowhere else.
+#[test]
+fn synchronous_writes_of_files_left_to_the_kernel_count() {
+    let disk = Disk::new(Kind::Ext4);
+    let (held, left) = (disk.root.join("held"), disk.root.join("left"));
+    let program = ["python3", "-c", SYNCHRONOUS, text(&held), text(&left)];
+    let (output, summary) = Pool::new().run_summarised(&["--exclude", "**/left"], &program);
+    output.ok();
+    let told = verdict(&output).unwrap_or_else(|| panic!("no verdict\n{}", output.told()));
+    assert!(told.contains(" % of 200 syncs absorbed"), "{told}\n{summary:#}");
+    let left = summary["bypassed"].as_array().expect("a list").iter().find(|row| row["path"] == text(&left));
+    assert_eq!(left.expect("it is named")["syncs"], 100, "{summary:#}");
+    // As whole, where the pool was removed while it was in use.
+    let pool = Pool::new();
+    let script = format!("rm {}; sleep 1; exec \"$@\"", pool.text());
+    let late = disk.root.join("late");
+    let program = ["sh", "-c", &script, "sh", "python3", "-c", SYNCHRONOUS, text(&late)];
+    let (_, summary) = pool.run_summarised(&[], &program);
+    assert!(report::number(&summary, "syncs_real") >= 100, "{summary:#}");
+}
+
+/// A file that was there, cut and written anew: its syncs wait for a commit of its new size, or are
+/// the kernel's.
+#[test]
+fn who_syncs_in_vain_is_told_why() {
+    let disk = Disk::new(Kind::Ext4);
+    let to = format!("of={}", text(&disk.root.join("file")));
+    for _ in 0..5 {
+        let pool = Pool::new().logs_from_sync();
+        let output =
+            pool.run(&[]).args(["--", "dd", "if=/dev/zero", &to, "bs=4k", "count=20", "oflag=dsync"]).ok();
+        let told = verdict(&output).unwrap_or_else(|| panic!("no verdict\n{}", output.told()));
+        let percent = told.split_once(" % of ").and_then(|(percent, _)| percent.parse::<f64>().ok());
+        let is_most = percent.is_some_and(|percent| percent >= 50.0);
+        assert!(is_most || told.contains("the kernel's"), "{told}");
+    }
+}
+
 /// A run at work on a file with a name that would change a terminal, and two more.
 struct Work {
     run: Running,
@@ -288,6 +337,34 @@ fn metrics_are_what_prometheus_reads() {
         pool.command("metrics").args(["--listen", refused]).output().expect(&[2]).says(&["--listen"], &[]);
     }
     drop(disk);
+}
+
+/// Who asks half and waits kept everybody else waiting, two seconds each.
+#[test]
+fn half_a_request_keeps_nobody_from_metrics() {
+    let pool = Pool::formatted();
+    let home = tempfile::tempdir().expect("a directory");
+    let socket = home.path().join("metrics.sock");
+    let tcp = Listening::start(&pool, "127.0.0.1:0");
+    let address =
+        tcp.said.split("http://").nth(1).and_then(|rest| rest.split('/').next()).expect("an address");
+    let _unix = Listening::start(&pool, &format!("unix:{}", text(&socket)));
+    let mut half = Vec::new();
+    for _ in 0..130 {
+        let mut stream = TcpStream::connect(address).expect("it listens");
+        stream.write_all(b"GET /metrics").expect("it listens");
+        half.push(stream);
+    }
+    let mut other_half = Vec::new();
+    for _ in 0..130 {
+        let mut stream = UnixStream::connect(&socket).expect("it listens");
+        stream.write_all(b"GET /metrics").expect("it listens");
+        other_half.push(stream);
+    }
+    let begun = Instant::now();
+    ask(TcpStream::connect(address).expect("it listens"), "*/*");
+    ask(UnixStream::connect(&socket).expect("it listens"), "*/*");
+    assert!(begun.elapsed() < SOON / 3, "{:?}", begun.elapsed());
 }
 
 /// Alerts and dashboard ask for nothing that is not told.

@@ -183,6 +183,22 @@ fn a_keeper_gives_nothing_to_another_user() {
     }
 }
 
+/// Whoever asks for their own pool is not told of a name that was made up for the occasion.
+#[test]
+fn a_default_pool_whose_name_is_taken_is_named_as_it_is() {
+    const ROBBED: u32 = 61_005;
+    need::root();
+    let taken = PathBuf::from(format!("/dev/shm/holdfast-{ROBBED}.pool"));
+    std::fs::create_dir(&taken).expect("a directory of another user's");
+    let told: Vec<Output> = ["status", "files", "drain", "metrics"]
+        .map(|command| as_user(ROBBED, text(&need::holdfast())).arg(command).output())
+        .into();
+    std::fs::remove_dir(&taken).expect("it is empty");
+    for told in told {
+        told.expect(&[1]).says(&[text(&taken), "somebody else's", "--pool"], &[]);
+    }
+}
+
 /// A program of a run that becomes another user works, natively, and is told of with what to do.
 #[test]
 fn a_program_of_another_user_works_and_is_named() {
@@ -193,7 +209,7 @@ fn a_program_of_another_user_works_and_is_named() {
     let nobody = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"];
     let program = [&nobody[..], &["python3", "-c", WRITER, text(&file)]].concat();
     let (output, summary) = pool.run_summarised(&[], &program);
-    output.ok().says(&["not absorbed: what", "runs as another user", "--user"], &[]);
+    output.ok().says(&["NOTHING was absorbed", "runs as another user", "--user"], &[]);
     assert_eq!(std::fs::metadata(&file).expect("written").len(), WRITTEN_BYTES);
     assert_eq!(report::number(&summary, "writes_absorbed"), 0, "{summary:#}");
     let told = unseen(&summary);

@@ -1,7 +1,7 @@
 //! Root's watch (docs/trust.md): what it does for another user's keeper, what it may do, and what
 //! becomes of both without each other.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -325,12 +325,33 @@ fn without_its_watch_a_keeper_leaves_its_files_to_the_kernel() {
         // Nor is a new one managed, at which nobody would be noticed.
         let status = report::parse(&status());
         let bypassed = status["summary"]["bypassed"].to_string();
-        assert!(bypassed.contains("file-new") && bypassed.contains("no fence covers it"), "{status:#}");
+        assert!(bypassed.matches("root's watch has ended").count() >= 2, "{status:#}");
+        assert!(bypassed.contains("file-new") && !bypassed.contains("outside Holdfast"), "{status:#}");
         run.kill_all(&pool);
         pool.command("recover").user(USER, "").ok();
         let expected = lines(200) + "outside\nagain\n";
         assert_eq!(std::fs::read_to_string(&file).expect("file"), expected, "{behind}");
     }
+}
+
+/// A run whose watch was killed said nothing of it, and its summary that somebody had the files
+/// open.
+#[test]
+fn a_lost_watch_is_said_at_the_end() {
+    let (disk, pool) = (open_disk(Kind::Ext4), Pool::new());
+    let mut run = Running::python(&pool, &["--user", USER], WRITER, &disk.root.join("file"));
+    run.until("written");
+    watches(run.child.id()).iter().for_each(|&pid| proc::kill_hard(pid));
+    let status = || pool.command("status").arg("--json").user(USER, "").ok().stdout;
+    wait_until(Duration::from_secs(20), "word of it", || status().contains("root's watch has ended"));
+    run.go_on();
+    run.until("again");
+    run.go_on();
+    let mut said = String::new();
+    run.child.stderr.take().expect("piped").read_to_string(&mut said).expect("what it says");
+    assert!(run.child.wait().expect("its end").success(), "{said}");
+    let last = said.lines().last().expect("a line");
+    assert!(last.contains("root's watch (holdfast-watch) has ended"), "{said}");
 }
 
 /// Writes some files, and then one for seconds on end: a writer that can be stopped in that.

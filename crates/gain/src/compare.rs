@@ -98,6 +98,11 @@ fn compared(old: &Report, new: &Report) -> (String, Outcome) {
             let _ = writeln!(text, "{:14} only in the second report", row.name);
             continue;
         };
+        if before.unit != row.unit {
+            let units = format!("{} in the first report, {} in the second", before.unit, row.unit);
+            let _ = writeln!(text, "{:14} not comparable: {units}", row.name);
+            continue;
+        }
         for side in Side::ALL {
             let (line, changed) = line(before, row, side);
             text += &line;
@@ -138,7 +143,9 @@ fn concluded(slower: &[&str], held: &[(&str, Option<Change>)]) -> (String, Outco
     let is_told = |changed: &Option<Change>| !matches!(changed, None | Some(Change::TooFew));
     let why = match () {
         () if held.iter().any(|(_, changed)| is_told(changed)) => None,
-        () if held.is_empty() => Some("the reports have no workload in common".to_owned()),
+        () if held.is_empty() => {
+            Some("the reports have no workload in common, or count it in other units".to_owned())
+        }
         () if held.iter().all(|(_, changed)| changed.is_none()) => {
             Some("no workload has samples under Holdfast in both reports".to_owned())
         }
@@ -297,6 +304,14 @@ mod tests {
         };
         let (text, why) = untold(&made(&[(Workload::Append, SLOW, FAST)]));
         assert!(text.contains("append         only in the second") && why.contains("in common"), "{why}");
+        let mut other = made(&[(Workload::Random, SLOW, SLOW)]);
+        other.workloads[0].unit = "MB/s".to_owned();
+        let (text, why) = untold(&other);
+        assert!(
+            text.contains("random         not comparable: ") && text.contains("MB/s in the second"),
+            "{text}"
+        );
+        assert!(!text.contains("slower") && why.contains("other units"), "{text}{why}");
         let (text, why) = untold(&made(&[(Workload::Random, SLOW, &[])]));
         assert!(
             text.contains("Holdfast          202          -           no samples in the second report"),

@@ -207,7 +207,8 @@ impl Keeper {
             return Ok(false);
         }
         match self.kind_of_fence() {
-            None | Some(FenceKind::None | FenceKind::Lost) => Err(Reason::NoFence),
+            None | Some(FenceKind::None) => Err(Reason::NoFence),
+            Some(FenceKind::Lost) => Err(Reason::NoWatch),
             Some(_) => Ok(true),
         }
     }

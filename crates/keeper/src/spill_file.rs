@@ -48,9 +48,19 @@ pub(crate) fn prepare(nvm: &impl Nvm, superblock: &Superblock, wanted: &Wanted<'
         0 => (u64::from(layout.segment_count) * layout.segment_bytes * SIZE_FACTOR).max(SIZE_BYTES_MIN),
         bytes => bytes,
     };
-    let frame_count =
-        (size_bytes / layout.segment_bytes).clamp(FRAME_COUNT_MIN, layout.frame_count.into()) as u32;
+    let frame_count = (size_bytes / layout.segment_bytes).min(layout.frame_count.into()) as u32;
     let path = wanted.path;
+    let failed = |error: io::Error| PoolError::SpillUnmade {
+        pool: wanted.pool.to_owned(),
+        spill: path.to_owned(),
+        error,
+    };
+    let least_bytes = FRAME_COUNT_MIN * layout.segment_bytes;
+    if size_bytes < least_bytes {
+        let why =
+            format!("with this pool it has at least {least_bytes} bytes, and {size_bytes} were asked for");
+        return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, why)));
+    }
     let had = frames.home();
     if let Some(home) = &had {
         let is_it = home.path == path.as_os_str().as_bytes()
@@ -62,11 +72,6 @@ pub(crate) fn prepare(nvm: &impl Nvm, superblock: &Superblock, wanted: &Wanted<'
             return Err(PoolError::SpillNeeded { pool: wanted.pool.to_owned(), spill: spill::path_of(home) });
         }
     }
-    let failed = |error: io::Error| PoolError::SpillUnmade {
-        pool: wanted.pool.to_owned(),
-        spill: path.to_owned(),
-        error,
-    };
     remove_own(path, superblock).map_err(failed)?;
     let mut id = [0; 16];
     File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut id)).map_err(failed)?;

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 use crate::config::KeeperConfig;
+use crate::fence::FenceKind;
 
 /// Why a file is left to the kernel.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -50,9 +51,21 @@ pub struct UnseenProgram {
 }
 
 impl UnseenProgram {
-    /// Whether it is another user's, who can have a keeper of their own.
-    pub fn is_of_another_user(&self) -> bool {
-        [Unseen::OtherUser, Unseen::MixedUser].iter().any(|unseen| unseen.to_string() == self.reason)
+    /// Whether its rights are others than its keeper's, or have become others.
+    pub fn has_other_rights(&self) -> bool {
+        const OTHERS: [Unseen; 10] = [
+            Unseen::Privileged,
+            Unseen::OtherUser,
+            Unseen::MixedUser,
+            Unseen::Filter,
+            Unseen::Identity,
+            Unseen::Capabilities,
+            Unseen::Landlock,
+            Unseen::Namespace,
+            Unseen::Root,
+            Unseen::RootWithout,
+        ];
+        OTHERS.iter().any(|unseen| unseen.to_string() == self.reason)
     }
 }
 
@@ -76,6 +89,9 @@ pub struct Summary {
     pub syncs_absorbed: u64,
     /// Those passed on to the kernel by clients.
     pub syncs_real: u64,
+    /// Those of them that would have had the log commit what others did to the file system.
+    #[serde(default)]
+    pub syncs_crowded: u64,
     /// Truncations logged.
     pub truncates_absorbed: u64,
     /// Bytes written to NVM, headers and padding included.
@@ -108,7 +124,7 @@ pub struct Summary {
     pub pool: String,
     /// Whether the pool would be lost in a power cut.
     pub volatile: bool,
-    /// The fence in use: `fanotify`, `inotify` or `none`.
+    /// The fence in use: `fanotify`, `inotify`, `lease`, `none`, or `lost`: its watch has ended.
     pub fence: String,
     /// Files by state (`through`, `bypassed`, `failed`, ...); `declined`: left to the kernel
     /// without ever having had a slot.
@@ -126,6 +142,13 @@ pub struct Summary {
     pub front_ends: BTreeMap<String, u64>,
     /// What recovery did when this keeper started, if there was something to recover.
     pub recovered: Option<holdfast_recovery::Report>,
+}
+
+impl Summary {
+    /// Whether nothing says any more who opens files, because root's watch has ended.
+    pub fn has_lost_watch(&self) -> bool {
+        self.fence == FenceKind::Lost.to_string()
+    }
 }
 
 /// A file that has a slot; what `holdfast files` prints.

@@ -39,6 +39,7 @@ impl Keeper {
         let mut summary = Summary {
             syncs_absorbed: header.syncs_absorbed(),
             syncs_real: header.syncs_real.get(),
+            syncs_crowded: header.syncs_crowded.get(),
             truncates_absorbed: header.truncates_absorbed.get(),
             drained_bytes: counters.drained_bytes,
             keeper_fsyncs: counters.syncs,

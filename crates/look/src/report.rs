@@ -119,13 +119,6 @@ pub fn counters(summary: &Summary) -> String {
     text
 }
 
-/// Of programs that ran as another user than their keeper each is said: there is something to be
-/// done about it.
-pub fn other_users(summary: &Summary) -> Vec<String> {
-    let programs = summary.programs_unseen.iter().filter(|one| one.is_of_another_user());
-    programs.map(|one| format!("not absorbed: what {} writes: {}", shown(&one.program), one.reason)).collect()
-}
-
 /// The lines of a recovery: one in sum, one per file, one per damaged record.
 pub fn recovery(report: &Report) -> String {
     let mut text = if report.clean {

@@ -7,6 +7,7 @@
 use std::fs;
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{
@@ -59,6 +60,11 @@ pub(crate) fn open_media(path: &Path, write: bool) -> Result<std::os::fd::OwnedF
 
 fn examine(path: &Path, what: &'static str, source: io::Error) -> MediaError {
     MediaError::Examine { path: path.to_owned(), what, source }
+}
+
+/// Whether a file is a DAX device.
+pub fn is_dax_device(meta: &fs::Metadata) -> bool {
+    meta.file_type().is_char_device() && dax_sysfs(meta.rdev()).is_some()
 }
 
 /// The sysfs directory of a DAX device, or nothing if the device is something else.

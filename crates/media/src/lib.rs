@@ -30,6 +30,7 @@ pub use allocate::{allocate, allocate_over};
 pub use bytes::Bytes;
 pub use cpu::{CopyPath, FlushPath};
 pub use delay::Delay;
+pub use detect::is_dax_device;
 pub use error::MediaError;
 pub use kind::{HUGE_PAGE_BYTES, MediaInfo, MediaKind};
 pub use mapping::{Mapping, OpenMode};

@@ -150,7 +150,8 @@ pub fn remains(nvm: &impl Nvm) -> Remains {
             found == [0; RAW_BYTES as usize]
         }
     };
-    if !(is_blank(0) && is_blank(SUPERBLOCK_COPY_OFFSET)) {
+    // What is too short for a superblock has none that could read as zeros.
+    if nvm.len() < RAW_BYTES || !(is_blank(0) && is_blank(SUPERBLOCK_COPY_OFFSET)) {
         return Remains::Other;
     }
     let Ok(layout) = Layout::new(nvm.len()) else { return Remains::Blank };

@@ -230,18 +230,55 @@ unsafe fn of_file(dirfd: c_int, path: *const c_char, flags: c_int, stat: &raw::S
         return Some(Unseen::Privileged);
     }
     if flags & libc::AT_EMPTY_PATH != 0 {
-        return None;
+        return raises(Place::Open(dirfd)).then_some(Unseen::Privileged);
     }
     let client = process::client().or_else(process::parents_client)?;
-    let mut head = [0u8; HEAD_BYTES];
-    // SAFETY: the kernel checks the path; the buffer is as long as said.
-    let bytes = unsafe {
-        let fd = open_to_look(client, dirfd, path, stat)?;
-        let bytes = raw::check(call!(libc::SYS_pread64, fd, head.as_mut_ptr(), head.len(), 0));
-        raw::close(fd);
-        bytes.ok()?
+    // SAFETY: the kernel checks the path.
+    let Some(fd) = (unsafe { open_to_look(client, dirfd, path, stat) }) else {
+        // It may be executed all the same.
+        let is_privileged = dirfd == libc::AT_FDCWD && raises(Place::Named(path));
+        return is_privileged.then_some(Unseen::Privileged);
     };
-    is_static(head.get(..bytes)?).then_some(Unseen::Static)
+    let mut head = [0u8; HEAD_BYTES];
+    // SAFETY: the buffer is as long as said.
+    let bytes = raw::check(unsafe { call!(libc::SYS_pread64, fd, head.as_mut_ptr(), head.len(), 0) });
+    let is_privileged = raises(Place::Open(fd));
+    raw::close(fd);
+    if is_privileged {
+        return Some(Unseen::Privileged);
+    }
+    is_static(head.get(..bytes.ok()?)?).then_some(Unseen::Static)
+}
+
+/// Where a program's file is.
+enum Place {
+    Open(c_int),
+    /// From the working directory.
+    Named(*const c_char),
+}
+
+/// Whether the kernel gives the program capabilities for its file's sake, so that its loader
+/// ignores the library. Root has them anyway.
+fn raises(place: Place) -> bool {
+    const NAME: &core::ffi::CStr = c"security.capability";
+    // The largest form that there is has 24 bytes.
+    let mut value = [0u8; 64];
+    let (into, bytes) = (value.as_mut_ptr(), value.len());
+    // SAFETY: the kernel checks the path; the buffer is as long as said; no arguments else.
+    let (found, user) = unsafe {
+        let found = match place {
+            Place::Open(fd) => call!(libc::SYS_fgetxattr, fd, NAME.as_ptr(), into, bytes),
+            Place::Named(path) => call!(libc::SYS_getxattr, path, NAME.as_ptr(), into, bytes),
+        };
+        (raw::check(found), call!(libc::SYS_getuid))
+    };
+    found.is_ok_and(|bytes| value.get(..bytes).is_some_and(gives_capabilities)) && user != 0
+}
+
+/// Whether an attribute `security.capability` gives any: its words are what it is about, and then
+/// in turn what is permitted and what is inherited.
+fn gives_capabilities(value: &[u8]) -> bool {
+    [4, 12].iter().any(|&at| value.get(at..at + 4).is_some_and(|permitted| permitted != [0; 4]))
 }
 
 /// Opens a program's file for a look.
@@ -287,6 +324,15 @@ mod tests {
         assert!(!is_static(&head[..1024]));
         assert!(!is_static(b"#!/bin/sh"));
         assert!(!is_static(b"\x7fELF\x02"));
+    }
+
+    #[test]
+    fn only_what_is_permitted_gives_capabilities() {
+        let value = |words: [u32; 5]| words.map(u32::to_le_bytes).concat();
+        assert!(gives_capabilities(&value([0x0200_0001, 1 << 13, 0, 0, 0])));
+        assert!(gives_capabilities(&value([0x0200_0000, 0, 0, 1, 0])));
+        assert!(!gives_capabilities(&value([0x0200_0000, 0, 1 << 13, 0, 0])));
+        assert!(!gives_capabilities(&[]));
     }
 
     #[test]

@@ -305,6 +305,20 @@ pub enum PoolError {
 }
 
 impl PoolError {
+    /// Whether what the pool holds cannot be had as it is now.
+    pub fn is_damage(&self) -> bool {
+        matches!(
+            self,
+            Self::Absent(_)
+                | Self::Media(_)
+                | Self::Unmapped { .. }
+                | Self::Unread { .. }
+                | Self::Unusable { .. }
+                | Self::Counter(_)
+                | Self::SpillUnknown(_)
+        )
+    }
+
     /// Whether somebody has the pool who will let go of it: it is worth another try.
     pub fn is_busy(&self) -> bool {
         matches!(self, Self::InUse { .. } | Self::Gone(_) | Self::StillMapped { .. })

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use holdfast_canary::{Canary, on};
-use holdfast_media::{Mapping, OpenMode};
+use holdfast_media::{Mapping, MediaError, OpenMode};
 use holdfast_pool::{FormatError, Remains, Segment, Seq, Slot, Superblock, VERSION, Words};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -198,6 +198,9 @@ pub fn open_file(path: &Path, mode: OpenMode) -> Result<File, PoolError> {
     let metadata = file.metadata().map_err(|error| PoolError::Look { pool: path.to_owned(), error })?;
     if metadata.is_dir() {
         return Err(PoolError::Directory(path.to_owned()));
+    }
+    if !metadata.is_file() && !holdfast_media::is_dax_device(&metadata) {
+        return Err(PoolError::Media(MediaError::NotMedia { path: path.to_owned() }));
     }
     // Recovery writes to the files a pool names with the rights of who runs it: never on another
     // user's word.

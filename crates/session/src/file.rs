@@ -179,9 +179,18 @@ impl<'a, B: Calls, N: Nvm, D: Designs> File<'a, B, N, D> {
     fn synced_after(&self, written: Result<usize, Errno>, synced: bool) -> Result<usize, Errno> {
         let bytes = written?;
         if synced && bytes > 0 {
-            self.backing.fsync()?;
+            self.sync_by_kernel(|| self.backing.fsync())?;
         }
         Ok(bytes)
+    }
+
+    /// Has the kernel answer a sync, which is counted.
+    fn sync_by_kernel(&self, sync: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
+        let inode = self.backing.stat().map_or((0, 0), |stat| (stat.dev, stat.ino));
+        let begun_ns = self.client.note_kernels_sync(inode);
+        let synced = sync();
+        self.client.note_kernels_sync_took(begun_ns);
+        synced
     }
 
     /// Reads at an offset into buffers of together at least `bytes` bytes; how many there were.
@@ -278,11 +287,7 @@ impl<'a, B: Calls, N: Nvm, D: Designs> File<'a, B, N, D> {
             Target::Managed(handle) => handle.sync::<D, B>(&self.backing, true),
             Target::Refused(errno) => Err(errno),
             Target::Kernel | Target::KernelSynced => {
-                let inode = self.backing.stat().map_or((0, 0), |stat| (stat.dev, stat.ino));
-                let begun_ns = self.client.note_kernels_sync(inode);
-                let synced = self.client.hearing_all(|| self.backing.fsync());
-                self.client.note_kernels_sync_took(begun_ns);
-                synced
+                self.sync_by_kernel(|| self.client.hearing_all(|| self.backing.fsync()))
             }
         }
     }

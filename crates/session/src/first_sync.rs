@@ -41,8 +41,14 @@ pub fn leaves_sync<N: Nvm, B: Backing>(client: &Client<N>, description: &Descrip
         return false;
     }
     let kind = if origin == Origin::Created { description.take_kind() } else { None };
-    kind.is_some_and(|kind| client.board().header().habits.expects_rename_over(kind))
-        || client.is_crowded(device, description.noted())
+    if kind.is_some_and(|kind| client.board().header().habits.expects_rename_over(kind)) {
+        return true;
+    }
+    let is_crowded = client.is_crowded(device, description.noted());
+    if is_crowded {
+        client.note_crowded_sync();
+    }
+    is_crowded
 }
 
 /// Makes a call that changes content without the log, if nobody has asked for the file's durability

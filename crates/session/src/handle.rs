@@ -205,7 +205,11 @@ impl<N: Nvm> Handle<'_, N> {
     /// `EIO` when the keeper is dead or the disk failed.
     #[inline]
     pub fn log_from_now<B: Backing>(&self, backing: &B) -> Result<bool, Errno> {
-        if !self.client.is_unsynced(self.file) || self.client.is_among_others(self.file) {
+        if !self.client.is_unsynced(self.file) {
+            return Ok(false);
+        }
+        if self.client.is_among_others(self.file) {
+            self.client.note_crowded_sync();
             return Ok(false);
         }
         backing.section(|| self.client.log_from_now(self.file, &first_sync::Whole(backing)))

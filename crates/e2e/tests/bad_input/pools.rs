@@ -1,11 +1,16 @@
 //! Pools that are none, are damaged, busy or too small, or belong to somebody else.
 
+use std::ffi::OsStr;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::time::Duration;
 
 use holdfast_e2e::cmd::Cmd;
 use holdfast_e2e::disk::{self, Disk, Kind};
 use holdfast_e2e::pool::Pool;
+use holdfast_e2e::running::Running;
 use holdfast_e2e::{need, proc};
 
 use super::{NOBODY, REFUSED, SUPERBLOCK_COPY, Tmpfs, overwrite, text};
@@ -76,6 +81,110 @@ fn what_is_no_pool_is_named_as_what_it_is() {
     assert_eq!(std::fs::read_to_string(at("ordinary")).expect("file"), "some text");
     assert_eq!(std::fs::metadata(at("empty")).expect("file").len(), 0);
     assert_eq!(std::fs::read_dir(at("directory")).expect("directory").count(), 0);
+}
+
+/// A device that is no memory was told to be made another mode.
+#[test]
+fn a_device_is_no_pool() {
+    need::root();
+    for device in ["/dev/null", "/dev/zero"] {
+        for command in ["status", "files", "drain", "metrics", "recover"] {
+            let told = Cmd::holdfast(command).args(["--pool", device]).output();
+            told.expect(&[USAGE]).says(&[device, "is not a Holdfast pool", "a device, and no DAX one"], &[]);
+        }
+        let run = Cmd::holdfast("run").args(["--volatile", "--pool", device, "--", "true"]).output();
+        run.expect(&[REFUSED]).says(&[device, "neither a regular file nor a DAX character device"], &[]);
+    }
+}
+
+/// What is refused before the program starts leaves no pool that was not there before.
+#[test]
+fn a_refused_run_leaves_no_new_pool() {
+    let small = Tmpfs::new("24m");
+    let spill = format!("--spill={}", text(&small.0.path().join("spill")));
+    let refused: [(&[&str], &str); 6] = [
+        (&["--spill=/etc"], "/etc"),
+        (&["--spill=/dev/null"], "/dev/null"),
+        (&["--include=["], "["),
+        (&["--exclude=["], "["),
+        (&[&spill, "--spill-size=96M"], "spill"),
+        (&[&spill, "--spill-size=1"], "at least"),
+    ];
+    for (options, names) in refused {
+        let pool = Pool::new();
+        pool.run(options).args(["--", "true"]).output().expect(&[REFUSED]).says(&[names], &[]);
+        assert!(!pool.path.exists(), "{options:?}");
+        pool.command("serve").args(["--volatile", "--size=64M"]).args(options).output().expect(&[1]);
+        assert!(!pool.path.exists(), "{options:?}");
+        // One that was there stays.
+        let pool = Pool::formatted();
+        pool.run(options).args(["--", "true"]).output().expect(&[REFUSED]);
+        pool.run(&[]).args(["--", "true"]).ok();
+    }
+    assert_eq!(std::fs::read_dir(small.0.path()).expect("directory").count(), 0);
+}
+
+/// The keeper could not be told of such a path, and said that about its configuration.
+#[test]
+fn paths_that_are_no_text_are_refused_by_name() {
+    let home = disk::directory();
+    let odd = home.path().join(OsStr::from_bytes(b"d\xff"));
+    std::fs::create_dir(&odd).expect("directory");
+    let pool = Pool::new();
+    let mut path = pool.path.clone().into_os_string();
+    path.push(OsStr::from_bytes(b"\xff"));
+    let run = |pool: &OsStr| Cmd::holdfast("run").args(["--volatile", "--size=64M", "--pool"]).arg(pool);
+    let told = [
+        (run(&path), "--pool /dev/shm/"),
+        (run(pool.path.as_os_str()).arg("--exclusive").arg(&odd), "--exclusive /"),
+        (run(pool.path.as_os_str()).arg("--spill").arg(odd.join("s")), "--spill /"),
+    ];
+    for (run, names) in told {
+        let told = run.args(["--", "echo", "the program ran"]).output();
+        told.expect(&[REFUSED]).says(&[names, "\\xff", "is not UTF-8", "rename"], &[]);
+        assert!(!told.stdout.contains("the program ran"), "{}", told.told());
+    }
+    let format = Cmd::holdfast("format").args(["--volatile", "--size=64M", "--pool"]).arg(&path).output();
+    format.expect(&[1]).says(&["\\xff", "is not UTF-8"], &[]);
+    assert!(!Path::new(&path).exists() && !pool.path.exists());
+}
+
+/// What is said fits what stands there.
+#[test]
+fn short_files_and_lost_links_are_told_as_what_they_are() {
+    let pool = Pool::new();
+    std::fs::write(&pool.path, [0]).expect("file");
+    let run = pool.run(&[]).args(["--", "true"]).output();
+    run.expect(&[REFUSED]).says(&[pool.text(), "not a Holdfast pool"], &[]);
+    assert!(!run.stderr.contains("superblock"), "{}", run.told());
+    std::fs::remove_file(&pool.path).expect("removed");
+    for target in [Path::new("/dev/shm/holdfast-leads-nowhere"), &pool.path] {
+        std::os::unix::fs::symlink(target, &pool.path).expect("link");
+        let run = pool.run(&[]).args(["--", "true"]).output();
+        run.expect(&[REFUSED]).says(&[pool.text(), "a symbolic link", "remove the link"], &[]);
+        let format = pool.command("format").args(["--volatile", "--size=64M"]).output();
+        format.expect(&[1]).says(&[pool.text(), "a symbolic link", "remove the link"], &[]);
+        std::fs::remove_file(&pool.path).expect("removed");
+    }
+}
+
+/// A pool that is cut under its keeper, which then dies: nobody says that all is in it.
+#[test]
+fn a_pool_that_was_cut_in_use_is_not_said_to_hold_everything() {
+    let pool = Pool::new();
+    let mut run = Running::start(&pool.run(&[]).args(["--", "sh", "-c", "echo begun; read line"]));
+    run.until("begun");
+    let keeper = proc::keeper(&pool.path);
+    let file = std::fs::OpenOptions::new().write(true).open(&pool.path).expect("pool");
+    file.set_len(20 << 20).expect("truncate");
+    proc::kill_hard(keeper);
+    run.go_on();
+    let mut said = String::new();
+    run.child.stderr.take().expect("piped").read_to_string(&mut said).expect("what it says");
+    for told in [pool.text(), "it is truncated", "cannot be had from the pool"] {
+        assert!(said.contains(told), "{told}\n{said}");
+    }
+    assert!(!said.contains("What was acknowledged is in the pool"), "{said}");
 }
 
 #[test]

@@ -1,12 +1,14 @@
-//! Metrics by HTTP, to this machine alone: a loopback address or a Unix socket. One answer at a
-//! time, each within moments: who asks slowly is let go of.
+//! Metrics by HTTP, to this machine alone: a loopback address or a Unix socket. Each answer has a
+//! thread, and is given within moments: who asks slowly is let go of, and keeps nobody waiting.
 
+use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -59,9 +61,22 @@ impl FromStr for Place {
     }
 }
 
+/// So many ask at a time; who comes then takes the place of who has asked for longest.
+const ASKERS_MAX: usize = 32;
+
 /// A stream whose peer cannot hold us up.
-trait Limited: Read + Write {
+trait Limited: Send + Sync + 'static {
     fn limit(&self) -> io::Result<()>;
+
+    /// Ends the conversation, whoever waits in it.
+    fn end(&self);
+}
+
+/// Who asks at the moment, oldest first.
+type Askers<S> = Arc<Mutex<VecDeque<Arc<S>>>>;
+
+fn locked<S>(askers: &Askers<S>) -> MutexGuard<'_, VecDeque<Arc<S>>> {
+    askers.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Limited for TcpStream {
@@ -69,12 +84,22 @@ impl Limited for TcpStream {
         self.set_read_timeout(Some(ASKED_MAX))?;
         self.set_write_timeout(Some(ASKED_MAX))
     }
+
+    fn end(&self) {
+        // It may have ended by itself.
+        let _ = self.shutdown(Shutdown::Both);
+    }
 }
 
 impl Limited for UnixStream {
     fn limit(&self) -> io::Result<()> {
         self.set_read_timeout(Some(ASKED_MAX))?;
         self.set_write_timeout(Some(ASKED_MAX))
+    }
+
+    fn end(&self) {
+        // As above.
+        let _ = self.shutdown(Shutdown::Both);
     }
 }
 
@@ -99,19 +124,49 @@ pub fn serve(place: &Place, pool: &Path) -> anyhow::Result<u8> {
     }
 }
 
-fn answer_all<S: Limited>(pool: &Path, mut accept: impl FnMut() -> io::Result<S>) -> anyhow::Result<u8> {
+fn answer_all<S: Limited>(pool: &Path, mut accept: impl FnMut() -> io::Result<S>) -> anyhow::Result<u8>
+where
+    for<'a> &'a S: Read + Write,
+{
+    let askers = Askers::default();
     loop {
         match accept() {
-            Ok(stream) => {
-                if stream.limit().is_ok() {
-                    answer(stream, pool);
+            Ok(stream) if stream.limit().is_ok() => {
+                if !let_in(&askers, Arc::new(stream), pool) {
+                    std::thread::sleep(PAUSE);
                 }
             }
+            Ok(_) => {}
             Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
             // No descriptor is free, perhaps: not again and again at once.
             Err(_) => std::thread::sleep(PAUSE),
         }
     }
+}
+
+/// Answers in a thread. False where there is none to be had.
+fn let_in<S: Limited>(askers: &Askers<S>, stream: Arc<S>, pool: &Path) -> bool
+where
+    for<'a> &'a S: Read + Write,
+{
+    {
+        let mut askers = locked(askers);
+        askers.push_back(Arc::clone(&stream));
+        if askers.len() > ASKERS_MAX
+            && let Some(longest) = askers.pop_front()
+        {
+            longest.end();
+        }
+    }
+    let (all, asker, pool) = (Arc::clone(askers), Arc::clone(&stream), pool.to_owned());
+    let answering = std::thread::Builder::new().name("metrics".to_owned()).spawn(move || {
+        answer(&*asker, &pool);
+        locked(&all).retain(|other| !Arc::ptr_eq(other, &asker));
+    });
+    if answering.is_err() {
+        locked(askers).retain(|other| !Arc::ptr_eq(other, &stream));
+    }
+    answering.is_ok()
 }
 
 /// A socket that nobody serves any more is in the way of a new one; anything else is not ours to

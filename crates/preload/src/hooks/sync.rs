@@ -34,6 +34,16 @@ fn note_kernels_sync(fd: c_int) -> Option<(&'static Client, u64)> {
     is_synced.then(|| (client, client.note_kernels_sync((stat.dev, stat.ino))))
 }
 
+/// Has the kernel make a sync that belongs to a call on a file which is left to it, and counts it.
+pub(super) fn counted(fd: c_int, sync: impl FnOnce() -> isize) -> isize {
+    let begun = note_kernels_sync(fd);
+    let result = sync();
+    if let Some((client, begun_ns)) = begun {
+        client.note_kernels_sync_took(begun_ns);
+    }
+    result
+}
+
 /// What a sync through `fd` is about: as [`target::of_other`], and a file that is only read through
 /// it, too. The kernel tells of lost pages once, and whoever is told must be counted (invariant 4).
 fn of_sync(fd: c_int) -> Target {

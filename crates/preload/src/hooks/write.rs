@@ -14,6 +14,7 @@ use holdfast_session::{Ended, Request};
 use libc::{iovec, off_t, size_t, ssize_t};
 
 use super::room::with_room_but_for_syncs;
+use super::sync::counted;
 use super::transfer::{self, Copied, Spot, Transfer};
 use crate::descriptions::{APPEND, DSYNC, SYNC, State};
 use crate::descriptor::Descriptor;
@@ -72,14 +73,21 @@ impl Call<'_> {
     /// The call on a file left to the kernel, whose description the program believes to be
     /// synchronous.
     fn kernel_synced(&self, synced: bool) -> isize {
-        self.synced_after(self.transfer.waiting(), synced)
+        self.synced_after(self.as_asked(synced, || self.transfer.waiting()), synced)
+    }
+
+    /// Makes such a call. One that asks by its own flags has the kernel sync, which is counted.
+    fn as_asked(&self, synced: bool, call: impl FnOnce() -> isize) -> isize {
+        let asks = self.transfer.flags & (RWF_DSYNC | RWF_SYNC) != 0;
+        if asks && !synced { counted(self.transfer.fd, call) } else { call() }
     }
 
     /// Syncs what such a call wrote.
     fn synced_after(&self, result: isize, synced: bool) -> isize {
         if result > 0 && synced {
             let whole = matches!(fds::look(self.transfer.fd), Row::Described(row) if row.flags() & SYNC != 0);
-            let sync = if whole { self.fsync() } else { relog::fdatasync(self.transfer.fd) };
+            let sync = || if whole { self.fsync() } else { relog::fdatasync(self.transfer.fd) };
+            let sync = counted(self.transfer.fd, sync);
             if sync < 0 {
                 self.sync_failed.set(true);
                 return sync;
@@ -193,7 +201,8 @@ impl Call<'_> {
     /// then is noted. `None`: it is the log's again.
     fn left_to_kernel(&self, handle: Handle) -> Option<isize> {
         let synced = handle.flags & DSYNC != 0;
-        let passed = handle.pass_by(&Descriptor(self.transfer.fd), self.spot, || self.transfer.plain());
+        let call = || self.as_asked(synced, || self.transfer.plain());
+        let passed = handle.pass_by(&Descriptor(self.transfer.fd), self.spot, call);
         let passed = passed.map(|result| self.synced_after(result, synced));
         match passed {
             None if handle.client.is_bypassed(handle.file) => Some(self.kernel_synced(synced)),
