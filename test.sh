@@ -22,7 +22,7 @@ export PATH="$PATH:/usr/sbin:/sbin:$HOME/.cargo/bin" LC_ALL=C.UTF-8 CARGO_TERM_C
 packages="ca-certificates gcc libc6-dev git python3 sqlite3 redis-server redis-tools rocksdb-tools postgresql-15 fio eatmydata
     libpython3.11-testsuite stress-ng rsync sudo fuse3 strace musl-tools valgrind libc6-dbg lsof binutils lmdb-utils e2fsprogs xfsprogs
     btrfs-progs util-linux mount qemu-system-x86 ndctl busybox-static python3-plyvel vim dpkg
-    systemd tmux prometheus python3-prometheus-client groff-base"
+    mariadb-server-core mariadb-client-core systemd tmux prometheus python3-prometheus-client groff-base"
 # Wherever Go comes from: tests look there, too.
 [ -x /usr/local/go/bin/go ] || packages="$packages golang-go"
 missing=""
