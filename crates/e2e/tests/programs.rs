@@ -4,11 +4,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_e2e::cmd::{Cmd, Output};
-use holdfast_e2e::disk::{Disk, Kind};
+use holdfast_e2e::disk::{self, Disk, Kind};
 use holdfast_e2e::pool::Pool;
+use holdfast_e2e::site::{Site, Workload};
+use holdfast_e2e::workload::mariadb::MariaDb;
 use holdfast_e2e::{need, report};
 use serde_json::Value;
 
@@ -118,7 +121,7 @@ fn cpythons_own_tests_of_files_end_as_natively() {
         true => PYTHON.iter().chain(PYTHON_LONG).copied().collect(),
         false => PYTHON.to_vec(),
     };
-    let aside = holdfast_e2e::disk::directory();
+    let aside = disk::directory();
     let run = |side: &str, start: &dyn Fn(&Path, &[&str]) -> Output| {
         let dir = fresh(&disk, side);
         let junit = aside.path().join(side);
@@ -373,11 +376,11 @@ fn db_bench_with_several_threads_reads_what_it_wrote() {
 fn postgres_is_made_loaded_and_checked_with_checksums() {
     let (disk, pool) = (Disk::new(Kind::Ext4), Pool::of_user("postgres", "+sys_admin"));
     let dir = fresh(&disk, "pg");
-    holdfast_e2e::disk::give_to(&dir, "postgres");
+    disk::give_to(&dir, "postgres");
     let data = dir.join("data");
     let run = |program: &[&str]| {
         let file = tempfile::NamedTempFile::new().expect("temporary file");
-        holdfast_e2e::disk::give_to(file.path(), "postgres");
+        disk::give_to(file.path(), "postgres");
         let summary = format!("--summary={}", file.path().display());
         let cmd = pool.run(&[summary.as_str(), "--"]).args(program).dir(&dir).limit(LIMIT);
         cmd.ok();
@@ -402,4 +405,38 @@ pg_amcheck -h \"$2\" -d postgres
     must_absorb(&summary, 500);
     let checked = Cmd::new("pg_checksums").args(["--check", "-D", text(&data)]).user("postgres", "").ok();
     assert!(checked.stdout.contains("Bad checksums:  0"), "{}", checked.told());
+}
+
+/// InnoDB makes a table longer after some hundred transactions. Its log was left to the kernel for
+/// two thirds of the others then.
+#[test]
+fn the_log_of_mariadb_without_native_aio_is_absorbed() {
+    let (disk, server) = (Disk::new(Kind::Ext4), MariaDb::new());
+    let (user, capabilities) = server.user().expect("a user");
+    let pool = Pool::new().logs_from_sync().given_to(user, capabilities);
+    let (aside, memory) = (disk::directory(), disk::directory());
+    let site = Site {
+        dir: fresh(&disk, "mariadb"),
+        aside: aside.path().to_owned(),
+        memory: memory.path().to_owned(),
+        over: Arc::default(),
+    };
+    for directory in [&site.dir, &site.aside] {
+        disk::give_to(directory, user);
+    }
+    server.prepare(&site);
+    let options = server.options(&site);
+    let options: Vec<&str> = options.iter().map(String::as_str).collect();
+    let mut run = pool.run(&options).arg("--").args(server.program(&site)).dir(&site.aside).spawn();
+    server.await_answer(&site);
+    let syncs = || {
+        let status = pool.status();
+        [report::number(&status, "syncs_absorbed"), report::number(&status, "syncs_real")]
+    };
+    let before = syncs();
+    server.insert(&site, 1000);
+    let [absorbed, real] = [0, 1].map(|which| syncs()[which] - before[which]);
+    Cmd::new("kill").arg(run.id().to_string()).ok();
+    assert!(run.wait().expect("wait").success(), "the server ends when it is told to");
+    assert!(absorbed >= 900 && real <= 100, "{absorbed} syncs absorbed, {real} were the kernel's");
 }

@@ -1,4 +1,4 @@
-//! MariaDB without InnoDB's double write, cut off: every acknowledged row is there afterwards, the
+//! MariaDB, with InnoDB's double write or without it, cut off: every acknowledged row is there afterwards, the
 //! sums that each transaction keeps equal are, and every page of every table has its checksum. It
 //! runs as the user `mysql`, with its directory declared exclusive.
 
@@ -43,6 +43,8 @@ const ROWS: u64 = 4000;
 
 /// A server with two sessions.
 pub struct MariaDb {
+    /// Whether it guards itself against pages that are half written.
+    double_write: bool,
     template: Arc<Template>,
 }
 
@@ -52,8 +54,13 @@ struct Template {
 }
 
 impl MariaDb {
-    /// One that takes it for granted that a page is written as a whole. All share a template.
+    /// One that takes it for granted that a page is written as a whole.
     pub fn without_double_write() -> Self {
+        Self { double_write: false, ..Self::new() }
+    }
+
+    /// With a template that all share.
+    pub fn new() -> Self {
         static TEMPLATE: Mutex<Weak<Template>> = Mutex::new(Weak::new());
         let make = || {
             let home = disk::directory();
@@ -62,7 +69,18 @@ impl MariaDb {
             make(&Site { dir: place(), aside: place(), memory: place(), over: Arc::default() });
             Template { home }
         };
-        Self { template: shared(&TEMPLATE, make) }
+        Self { double_write: true, template: shared(&TEMPLATE, make) }
+    }
+
+    /// Waits until the server takes statements.
+    pub fn await_answer(&self, site: &Site) {
+        wait_until(Duration::from_secs(60), "mariadbd to answer", || ask(site, "SELECT 1").is_ok());
+    }
+
+    /// Inserts so many rows, each by a transaction of its own.
+    pub fn insert(&self, site: &Site, rows: u64) {
+        let inserts = (1..=rows).map(|id| format!("INSERT INTO trial.item VALUES({id}, 'a row');"));
+        ask(site, &inserts.collect::<String>()).unwrap_or_else(|error| panic!("{error}"));
     }
 }
 
@@ -106,7 +124,7 @@ fn ask(site: &Site, statements: &str) -> Result<String, String> {
     if output.status.success() { Ok(output.stdout) } else { Err(output.told()) }
 }
 
-fn server(site: &Site) -> Vec<String> {
+fn server(site: &Site, double_write: bool) -> Vec<String> {
     let program = need::tool("mariadbd").to_str().expect("text").to_owned();
     let place = [
         "--no-defaults".to_owned(),
@@ -114,7 +132,7 @@ fn server(site: &Site) -> Vec<String> {
         socket(site),
         format!("--pid-file={}", site.aside("mariadb.pid")),
         format!("--tmpdir={}", site.aside.display()),
-        "--innodb-doublewrite=OFF".to_owned(),
+        format!("--innodb-doublewrite={}", u8::from(double_write)),
     ];
     std::iter::once(program).chain(place).chain(SETTINGS.map(str::to_owned)).collect()
 }
@@ -126,7 +144,7 @@ struct Native {
 
 impl Native {
     fn start(site: &Site) -> Result<Self, String> {
-        let argv = server(site);
+        let argv = server(site, true);
         let mut child = Cmd::new(&argv[0]).args(&argv[1..]).user(USER, "").dir(&site.aside).spawn();
         let stderr = child.stderr.take().expect("piped");
         let reader = std::thread::spawn(move || std::io::read_to_string(stderr).unwrap_or_default());
@@ -172,9 +190,15 @@ fn session(
     })
 }
 
+impl Default for MariaDb {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Workload for MariaDb {
     fn name(&self) -> String {
-        "mariadb without double write".into()
+        if self.double_write { "mariadb".into() } else { "mariadb without double write".into() }
     }
 
     fn prepare(&self, site: &Site) {
@@ -182,7 +206,7 @@ impl Workload for MariaDb {
     }
 
     fn program(&self, site: &Site) -> Vec<String> {
-        server(site)
+        server(site, self.double_write)
     }
 
     fn options(&self, site: &Site) -> Vec<String> {
@@ -196,7 +220,7 @@ impl Workload for MariaDb {
     /// One session changes rows all over a table and keeps count in another one; one inserts a row
     /// after the other and hears of each.
     fn start_clients(&self, site: &Site, acks: &Acks) -> Vec<JoinHandle<()>> {
-        wait_until(Duration::from_secs(60), "mariadbd to answer", || ask(site, "SELECT 1").is_ok());
+        self.await_answer(site);
         let changes = |turn: u64| {
             let (step, row) = (turn * 37 % 97, turn % 10 + 1);
             format!(
