@@ -1,6 +1,6 @@
 //! MariaDB, with InnoDB's double write or without it, cut off: every acknowledged row is there
-//! afterwards, the sums that each transaction keeps equal are, and every page of every table has its
-//! checksum. It runs as the user `mysql`, with its directory declared exclusive.
+//! afterwards, the sums that each transaction keeps equal are, and every page of every table has
+//! its checksum. It runs as the user `mysql`, with its directory declared exclusive.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
