@@ -27,6 +27,12 @@ impl Board {
         let (magic, plan) = (self.header().magic.load(Ordering::Relaxed), self.plan);
         self.tables.clear();
         self.write_plan(&plan, magic);
+        self.begin_anew();
+    }
+
+    /// The board was made as it was when it was created: no number of before counts here, either.
+    pub fn begin_anew(&self) {
+        self.own.note(0);
     }
 
     fn write_plan(&self, plan: &Plan, magic: u64) {

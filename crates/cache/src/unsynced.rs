@@ -22,6 +22,7 @@ use holdfast_media::{Bytes, Nvm};
 
 use crate::calls::WriteCall;
 use crate::client::Client;
+use crate::clock::now_ns;
 use crate::errno::Errno;
 use crate::file::{FileRef, Outcome};
 use crate::lane::{Entry, Lane, atomic_write_bytes_max, lane_hint};
@@ -285,12 +286,19 @@ impl<N: Nvm> Client<N> {
             return Ok(false);
         }
         // Its slot does not hold its creation, and must not say so any more.
+        let begun_ns = now_ns();
         self.settle(file, true)?;
         // The keeper tries twice, and what its first try lost is in no log.
         self.heard(content)?;
         self.hold_creation(row, row.take_noted());
         // What else is pending the program's sync has to cover, too.
-        Ok(self.ledger(row).is_some_and(LedgerRow::is_clean))
+        let is_answered = self.ledger(row).is_some_and(LedgerRow::is_clean);
+        if is_answered {
+            // The disk was waited for all the same.
+            self.note_kernels_sync((row.dev.load(Ordering::Relaxed), row.ino.load(Ordering::Relaxed)));
+            self.note_kernels_sync_took(begun_ns);
+        }
+        Ok(is_answered)
     }
 
     /// A file's creation is in its slot, with a record of the file, or on the disk.

@@ -114,6 +114,25 @@ fn a_run_ends_with_its_verdict() {
     assert!(told.contains(" % of 300 syncs absorbed"), "{summary:#}");
 }
 
+/// Syncs by which nothing is absorbed: new files with nothing in them, and the whole file system.
+const REAL: &str = "
+import ctypes, os, sys
+for number in range(10):
+    fd = os.open('%s/empty-%d' % (sys.argv[1], number), os.O_WRONLY | os.O_CREAT, 0o600)
+    os.fsync(fd)
+for number in range(20): assert ctypes.CDLL(None).syncfs(fd) == 0
+";
+
+/// They were in no count: a program that made nothing else heard nothing.
+#[test]
+fn syncs_that_wait_for_the_disk_are_counted() {
+    let disk = Disk::new(Kind::Ext4);
+    let program = ["python3", "-c", REAL, text(&disk.root)];
+    let (_, summary) = Pool::new().logs_from_sync().run_summarised(&[], &program);
+    let [absorbed, real] = ["syncs_absorbed", "syncs_real"].map(|name| report::number(&summary, name));
+    assert_eq!((absorbed, real), (0, 30), "{summary:#}");
+}
+
 /// Writes each file that it is given a hundred times: durable by what it was opened with, and by
 /// what each second call asks for.
 const SYNCHRONOUS: &str = "

@@ -127,6 +127,7 @@ impl Machine {
         // The parts of the history before are let go of while their disk is still there.
         PARTS.take();
         rig.board.reset();
+        rig.clients.iter().for_each(|client| client.board().begin_anew());
         rig.board.header().keeper.word.store(1, Ordering::SeqCst);
         rig.board.header().counter.begin(service.counter_start);
         let write_behind = service.behind.map_or(0, |behind| if behind.at_once { BEHIND_AT_ONCE } else { 1 });

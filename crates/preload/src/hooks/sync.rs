@@ -168,8 +168,12 @@ pub unsafe extern "C-unwind" fn sync() {
 /// `syncfs`.
 pub unsafe extern "C-unwind" fn syncfs(fd: c_int) -> c_int {
     let brought = behind::bring_all();
+    let counted = process::client().map(|client| (client, client.note_kernels_sync((0, 0))));
     // SAFETY: touches no memory.
     let result = check(raw::synced(fd, hearing_all(|| unsafe { call!(libc::SYS_syncfs, fd) })));
+    if let Some((client, begun_ns)) = counted {
+        client.note_kernels_sync_took(begun_ns);
+    }
     give_int(raw::encode(result.and(brought).map(|()| 0)))
 }
 
