@@ -200,7 +200,7 @@ computing() {
     step "model checking" 400 cargo test -p holdfast-model --no-fail-fast
     step "crash simulation" 400 target/canaries/canaries/holdfast-sim --exhaustive 3 --seeds 100
     step "fuzzing" 200 target/canaries/canaries/holdfast-fuzz --seconds 20
-    step "canaries: every deliberate bug is caught" 700 target/canaries/canaries/holdfast-sim --canaries
+    step "canaries: every deliberate bug is caught" 900 target/canaries/canaries/holdfast-sim --canaries --canary-seconds 150
     step "known histories: every rule that is taken out is missed" 300 target/canaries/canaries/holdfast-sim --stories
     step "power cuts of a guest with DAX media" 300 target/canaries/canaries/holdfast-guest --kernel "$kernel" --cuts 1
 }

@@ -111,7 +111,7 @@ canaries! {
         RemovalAssumed, "names", "a file's records are void once its removal is announced";
         ReleaseBeforeDirectorySync, "names", "a removed file's slot is given back before its directory is synced";
         RollForwardSkipped, "history 15", "the whole record of a dead writer is not rolled forward";
-        FinishedByDisk, "history 15", "a dead writer's pages are drained and written to the file, which its disk can refuse half way";
+        FinishedByDisk, "behind", "a dead writer's pages are drained and written to the file, which its disk can refuse half way";
         RollForwardUnflushed, "1", "a dead writer's record is rolled forward without being flushed";
         RecoverPartGroup, "commit-points", "recovery replays a group of which members are missing";
         RecoverCancelled, "6", "recovery ignores cancel records";
