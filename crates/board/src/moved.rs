@@ -5,7 +5,7 @@
 //! is remembered here and stands there. Whoever changes a name notes the file before the call, and
 //! once more behind it if a commit has begun in between, which may have missed the change.
 //!
-//! Must never forget a file before a commit that began behind the change of its name.
+//! Must never forget a file before a commit that began behind the change of its name (invariant 9).
 
 use crate::sync::{AtomicU64, Ordering};
 
