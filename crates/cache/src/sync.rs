@@ -39,6 +39,13 @@ impl<N: Nvm> Client<N> {
         self.board.header().syncs_took.note(now_ns().saturating_sub(begun_ns));
     }
 
+    /// A sync was answered by bringing the file to the disk.
+    #[cold]
+    pub fn note_settled_sync(&self, file: FileRef) {
+        let row = self.row(file);
+        self.note_kernels_sync((row.dev.load(Ordering::Relaxed), row.ino.load(Ordering::Relaxed)));
+    }
+
     /// Has the file system commit what is pending. False where that is not the way of the file
     /// system.
     ///

@@ -22,7 +22,6 @@ use holdfast_media::{Bytes, Nvm};
 
 use crate::calls::WriteCall;
 use crate::client::Client;
-use crate::clock::now_ns;
 use crate::errno::Errno;
 use crate::file::{FileRef, Outcome};
 use crate::lane::{Entry, Lane, atomic_write_bytes_max, lane_hint};
@@ -227,8 +226,7 @@ impl<N: Nvm> Client<N> {
             pause(PASSING_PAUSE);
         }
         let bytes_max = CONTENT_BYTES_MAX.min(atomic_write_bytes_max(&self.layout));
-        // An empty file leaves no record of which it could be made.
-        let bytes = content.size().ok().filter(|bytes| (1..=bytes_max).contains(bytes));
+        let bytes = content.size().ok().filter(|bytes| *bytes <= bytes_max);
         // Space before any lock.
         let lane = match bytes.map(|bytes| self.reserve(bytes)) {
             Some(Err(NoRoom::Full)) | None => None,
@@ -286,19 +284,12 @@ impl<N: Nvm> Client<N> {
             return Ok(false);
         }
         // Its slot does not hold its creation, and must not say so any more.
-        let begun_ns = now_ns();
         self.settle(file, true)?;
         // The keeper tries twice, and what its first try lost is in no log.
         self.heard(content)?;
         self.hold_creation(row, row.take_noted());
         // What else is pending the program's sync has to cover, too.
-        let is_answered = self.ledger(row).is_some_and(LedgerRow::is_clean);
-        if is_answered {
-            // The disk was waited for all the same.
-            self.note_kernels_sync((row.dev.load(Ordering::Relaxed), row.ino.load(Ordering::Relaxed)));
-            self.note_kernels_sync_took(begun_ns);
-        }
-        Ok(is_answered)
+        Ok(self.ledger(row).is_some_and(LedgerRow::is_clean))
     }
 
     /// A file's creation is in its slot, with a record of the file, or on the disk.
@@ -334,15 +325,24 @@ impl<N: Nvm> Client<N> {
             return Ok(false);
         }
         let mut is_logged = false;
-        let is_read = content.read(bytes, &mut |parts| {
-            lane.append(file, Kind::Write, 0, bytes, parts);
-            // The disk may have it longer; there is room for this one in the place of a cancel
-            // record.
-            if !on(Canary::UnsyncedSizeForgotten) {
-                lane.append_size(file, bytes);
+        let is_read = if bytes == 0 {
+            // Its size is all that there is to say.
+            if !on(Canary::EmptyUnlogged) {
+                lane.append(file, Kind::Truncate, 0, 0, &[]);
             }
             is_logged = true;
-        });
+            true
+        } else {
+            content.read(bytes, &mut |parts| {
+                lane.append(file, Kind::Write, 0, bytes, parts);
+                // The disk may have it longer; there is room for this one in the place of a cancel
+                // record.
+                if !on(Canary::UnsyncedSizeForgotten) {
+                    lane.append_size(file, bytes);
+                }
+                is_logged = true;
+            })
+        };
         lane.finish(file);
         if is_logged {
             self.note_recorded(row);

@@ -135,6 +135,7 @@ canaries! {
         UnsyncedSizeForgotten, "9", "a file that is logged as a whole is not cut to its size";
         LostPagesHidden, "9", "the first sync of a file does not tell that the kernel lost pages of it before";
         UnsyncedForgotten, "9", "what a file held before its first sync counts as logged";
+        EmptyUnlogged, "9", "an empty new file counts as logged at its first sync, without a record";
         ReserveLate, "history 13", "a writer waits for log space with the file announced and its pages locked";
         AnnouncedTooHigh, "2", "a writer announces a bound above the number it draws";
         ResizeLoggedLate, "7", "a truncation is logged after it was made";

@@ -222,7 +222,11 @@ impl<N: Nvm> Handle<'_, N> {
     /// What the sync reported, or `EIO` when the keeper is dead.
     pub fn sync<D: Designs, B: Backing>(&self, backing: &B, writes: bool) -> Result<(), Errno> {
         match self.log_from_now(backing) {
-            Ok(true) => return Ok(()),
+            Ok(true) => {
+                // The disk was waited for all the same.
+                self.client.note_settled_sync(self.file);
+                return Ok(());
+            }
             logged => {
                 self.look_before_sync(backing)?;
                 logged?;
