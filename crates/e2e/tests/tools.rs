@@ -114,7 +114,7 @@ fn a_run_ends_with_its_verdict() {
     assert!(told.contains(" % of 300 syncs absorbed"), "{summary:#}");
 }
 
-/// Syncs by which nothing is absorbed: new files of more than a megabyte, and the whole file system.
+/// Syncs by which nothing is absorbed: new files of over a megabyte, and the whole file system.
 const REAL: &str = "
 import ctypes, os, sys
 for number in range(10):
