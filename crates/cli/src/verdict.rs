@@ -79,13 +79,18 @@ fn syncs_since(before: &Before, file: &BypassedFile) -> Option<u64> {
 
 /// Whether something was to be absorbed of a file that was left to the kernel. What a shell opened
 /// for a program is known from the first write on, and `ls > file` asks for nothing, except where
-/// every write is to be durable.
-fn was_to_be_absorbed(before: &Before, file: &BypassedFile, durability: Durability) -> bool {
+/// every write is to be durable. `is_explained`: what the kernel synced has a reason of its own.
+fn was_to_be_absorbed(
+    before: &Before,
+    file: &BypassedFile,
+    durability: Durability,
+    is_explained: bool,
+) -> bool {
     let syncs = syncs_since(before, file);
     let is_known = before.summary.bypassed.iter().any(|known| known.path == file.path);
     match (is_known, file.is_inherited() && durability == Durability::Sync) {
         (true, _) => syncs.is_some_and(|syncs| syncs > 0),
-        (false, true) => syncs != Some(0),
+        (false, true) => syncs.map_or(!is_explained, |syncs| syncs > 0),
         (false, false) => true,
     }
 }
@@ -153,7 +158,8 @@ pub fn left_out(before: &Before, after: &Summary, said: &str) -> Vec<String> {
 
 /// Why files and programs were left to the kernel since.
 fn reasons(before: &Before, after: &Summary, durability: Durability) -> Option<String> {
-    let is_new = |file: &&BypassedFile| was_to_be_absorbed(before, file, durability);
+    let is_explained = after.syncs_crowded > before.summary.syncs_crowded;
+    let is_new = |file: &&BypassedFile| was_to_be_absorbed(before, file, durability, is_explained);
     let is_new_program = |one: &&UnseenProgram| !before.summary.programs_unseen.contains(one);
     let mut told: Vec<String> = after
         .programs_unseen
@@ -332,6 +338,11 @@ mod tests {
         after.syncs_absorbed = 1;
         let few = told(&after);
         assert!(few.starts_with("25.0 % of 4 syncs absorbed; 1 file (/x) was synced while"), "{few}");
+        // What a shell opened is no reason unless it is known to have been synced.
+        after.bypassed.push(bypassed("/out", INHERITED));
+        assert!(!told(&after).contains("/out"), "{}", told(&after));
+        after.bypassed[0].syncs = Some(1);
+        assert!(told(&after).contains("/out"), "{}", told(&after));
         after.syncs_absorbed = 9;
         assert!(told(&after).ends_with("% of 12 syncs absorbed"), "{}", told(&after));
     }
