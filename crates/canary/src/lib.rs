@@ -216,6 +216,7 @@ canaries! {
         LinkedMovesUnheard, "9 (others)", "a move of a file that got its name by link is not noticed";
         DirectoryMovesUnheard, "9 (others)", "a move of a directory above a file is not noticed";
         RemovedParentsAwaited, "recovery", "a file whose directory was removed is put off, as if a mount were missing";
+        MountedUuid, "recovery", "a btrfs is known by the UUID that it has while it is mounted beside a copy";
         ModesUncounted, "9 (others)", "a mode that somebody outside set does not make the next sync real";
         AttributesUnlooked, "9 (others)", "a sync is absorbed though somebody outside set the file's mode or owner just now";
         AttributesUnheard, "9 (others)", "attributes that somebody outside set do not make the next sync real";

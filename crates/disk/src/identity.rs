@@ -26,6 +26,11 @@ const FS_IOC_GETFSUUID: libc::c_ulong = 0x8011_1500;
 const EXT4_IOC_GETFSUUID: libc::c_ulong = 0x8008_662c;
 const XFS_IOC_FSGEOMETRY_V1: libc::c_ulong = 0x8070_5864;
 const BTRFS_IOC_FS_INFO: libc::c_ulong = 0x8400_941f;
+const BTRFS_IOC_GET_FEATURES: libc::c_ulong = 0x8018_9439;
+/// Asks BTRFS_IOC_FS_INFO for the UUID of the metadata, too, and says that it is there.
+const BTRFS_FS_INFO_FLAG_METADATA_UUID: u64 = 1 << 2;
+/// The UUID was changed, and the metadata have the older one.
+const BTRFS_FEATURE_INCOMPAT_METADATA_UUID: u64 = 1 << 10;
 
 /// The file systems whose files Holdfast manages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +75,7 @@ pub fn file_system(fd: impl AsFd) -> io::Result<([u8; 16], FsKind)> {
     let fd = fd.as_fd();
     match kind_of(fd) {
         Err(_) if on(Canary::AnyFileSystem) => Ok(([0; 16], FsKind::Ext4)),
+        Ok(kind @ FsKind::Btrfs) => Ok((btrfs_uuid(fd)?, kind)),
         kind => kind.and_then(|kind| Ok((uuid(fd, kind)?, kind))),
     }
 }
@@ -198,6 +204,35 @@ fn uuid(fd: BorrowedFd<'_>, kind: FsKind) -> io::Result<[u8; 16]> {
         return Err(io::Error::new(io::ErrorKind::Unsupported, "its file system has no UUID"));
     }
     Ok(uuid)
+}
+
+/// As `uuid`, of a btrfs. To one of which a copy is mounted already Linux gives a UUID for as long
+/// as it is mounted (since 6.7); what stands on the disk its metadata say.
+fn btrfs_uuid(fd: BorrowedFd<'_>) -> io::Result<[u8; 16]> {
+    let mut info = [0u8; 1024];
+    info[48..56].copy_from_slice(&BTRFS_FS_INFO_FLAG_METADATA_UUID.to_ne_bytes());
+    if ask(fd, BTRFS_IOC_FS_INFO, &mut info).is_err() {
+        return uuid(fd, FsKind::Btrfs);
+    }
+    let word = |bytes: &[u8; 1024], at: usize| {
+        let mut word = [0; 8];
+        word.copy_from_slice(&bytes[at..at + 8]);
+        u64::from_ne_bytes(word)
+    };
+    let place = |at: usize| {
+        let mut uuid = [0; 16];
+        uuid.copy_from_slice(&info[at..at + 16]);
+        uuid
+    };
+    let (own, of_metadata) = (place(16), place(64));
+    let is_told = word(&info, 48) & BTRFS_FS_INFO_FLAG_METADATA_UUID != 0;
+    if !is_told || own == of_metadata {
+        return Ok(own);
+    }
+    let mut features = [0u8; 1024];
+    ask(fd, BTRFS_IOC_GET_FEATURES, &mut features)?;
+    let was_changed = word(&features, 16) & BTRFS_FEATURE_INCOMPAT_METADATA_UUID != 0;
+    Ok(if was_changed || on(Canary::MountedUuid) { own } else { of_metadata })
 }
 
 #[cfg(test)]

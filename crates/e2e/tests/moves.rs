@@ -1,7 +1,8 @@
 //! Moves by outsiders that no notice of the file's own path tells of: of a file that got its name
 //! by `link`, and of a directory above a file. A sync of the program's that follows covers the
 //! move, as natively: after a power cut the bytes are at the new name, and nothing is at the old
-//! one. And a file that is gone together with its directory.
+//! one. And a file that is gone together with its directory, and a file system that is mounted
+//! beside the one that it is a copy of.
 
 use std::io::Write;
 use std::path::Path;
@@ -15,10 +16,11 @@ use holdfast_testkit::rounds;
 
 /// The rules, each by the deliberate bug (`crates/canary`) that takes it out, and the test that
 /// must notice.
-const RULES: [(&str, &str); 3] = [
+const RULES: [(&str, &str); 4] = [
     ("LinkedMovesUnheard", "a_move_of_a_file_that_was_linked_stays"),
     ("DirectoryMovesUnheard", "a_move_of_the_directory_above_a_file_stays"),
     ("RemovedParentsAwaited", "a_file_that_is_gone_with_its_directory_is_no_trouble"),
+    ("MountedUuid", "a_copy_of_a_btrfs_beside_the_original_is_recovered"),
 ];
 
 /// Makes a file in a way of its own, says so, and writes to it and syncs it for each line it reads.
@@ -116,6 +118,32 @@ fn a_move_of_the_directory_above_a_file_stays() {
 fn a_file_that_is_gone_with_its_directory_is_no_trouble() {
     let how = format!("{OPENED}os.mkdir('instead')\n");
     each_act(&how, |root| std::fs::remove_file(root.join("d/c")).expect("removed"), &[], &["d/c", "instead"]);
+}
+
+/// Linux gives it another UUID at each mount, for as long as both are mounted: by that one its
+/// files were not found again.
+#[test]
+fn a_copy_of_a_btrfs_beside_the_original_is_recovered() {
+    let (original, disk, pool) = (Disk::new(Kind::Btrfs), Disk::new(Kind::Btrfs), Pool::new());
+    std::fs::write(original.root.join("how"), OPENED).expect("script");
+    std::fs::create_dir(original.root.join("d")).expect("directory");
+    std::fs::write(original.root.join("d/c"), "").expect("file");
+    original.settle();
+    disk.replace(&original.copy());
+    let script = PROGRAM.replace("os.mkdir('d')\n", "");
+    let mut running = Running::python(&pool, &["--durability=sync"], &script, &disk.root);
+    running.until("ready");
+    writeln!(running.child.stdin.as_mut().expect("piped"), "sync").expect("it listens");
+    running.until("done");
+    // What is on the device now is all that the cut leaves.
+    running.stop_all(&pool);
+    let left = disk.copy();
+    running.kill_all(&pool);
+    disk.replace(&left);
+    assert_ne!(std::fs::read(disk.root.join("d/c")).expect("file"), CONTENT, "nothing is to be recovered");
+    let recovered = pool.recover(&[]);
+    recovered.expect(&[0]);
+    must_be(&disk.root.join("d/c"), &recovered.told());
 }
 
 /// Each test above with the rule taken out that it is about; with all rules they run in this build
