@@ -207,6 +207,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
                 return false;
             }
             if let Some(row) = pages.find(header.slot, page)
+                && row.holds
                 && row.content.source == Source::Log(from + (start - offset))
                 && !on(Canary::CopyUnredirected)
             {
