@@ -97,7 +97,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             let locked = !on(Canary::DrainStale);
             #[cfg(shuttle)]
             let locked = locked && !mutated(Mutation::DrainUnlocked);
-            if locked && !self.board.page_locks().lock(KEEPER_LANE, file.slot, offset, bytes) {
+            if locked && !self.lock_pages(file.slot, offset, bytes) {
                 return Err(io::Error::other("the keeper is stopping"));
             }
             // Recovery tells others' changes by their time: this one is ours.
@@ -107,7 +107,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
                 drained?;
                 continue;
             }
-            self.board.page_locks().unlock(KEEPER_LANE, file.slot, offset, bytes);
+            self.unlock_pages(file.slot, offset, bytes);
             drained?;
             since += bytes;
             if since >= WRITE_BACK_BYTES && pace != Pace::Shown {
