@@ -306,6 +306,27 @@ mod tests {
     }
 
     #[test]
+    fn who_finds_the_table_in_a_change_for_long_says_so_and_goes_on_behind_its_end() {
+        let (board, _fd) = Board::create(Plan::new(256, 16)).unwrap();
+        board.files()[7].ino.store(70, Ordering::Relaxed);
+        board.insert(Slot::new(7));
+        board.header().table_version.store(41, Ordering::SeqCst);
+        std::thread::scope(|scope| {
+            let finder = scope.spawn(|| board.find(0, 70));
+            while board.header().stalled.word.load(Ordering::SeqCst) == 0 {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            assert!(!finder.is_finished());
+            assert_eq!(board.table_change(), Some(crate::Stray::Table(41)));
+            board.end_table_change();
+            assert_eq!(finder.join().unwrap(), Some(Slot::new(7)));
+        });
+        assert_eq!(board.table_change(), None);
+        board.end_table_change();
+        assert_eq!(board.table_change(), None, "there was none to end");
+    }
+
+    #[test]
     fn the_board_stays_within_its_share_of_the_pool() {
         for shift in 24..44 {
             let pool_bytes = 1u64 << shift;

@@ -110,7 +110,7 @@ mod tests {
             }
             keeper.header().counter.begin(Seq::new(stray));
             // Who looks first puts it right; the others must not need that.
-            if turn / STRAYS.len() % 2 == 0 {
+            if (turn / STRAYS.len()).is_multiple_of(2) {
                 let next = keeper.next_seq();
                 assert!(next > newest && next.get() < NUMBER_MAX, "{turn}: {next:?}");
             }

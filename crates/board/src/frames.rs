@@ -80,6 +80,13 @@ impl Frames<'_> {
         }
     }
 
+    /// As [`Frames::free`], if it is that of this row.
+    pub fn free_of(&self, frame: Frame, row: usize) {
+        if let Some(owner) = self.owners.get(frame.index()) {
+            let _ = owner.compare_exchange(IN_ROW | row as u32, 0, Ordering::Release, Ordering::Relaxed);
+        }
+    }
+
     /// What a dead lane had taken, and what it had not kept yet.
     pub fn taken_by(&self, lane: LaneIndex) -> impl Iterator<Item = Frame> {
         let owners = (0..).map(Frame::new).zip(self.owners);

@@ -45,6 +45,7 @@ mod shown;
 mod stalls;
 mod stamps;
 mod states;
+mod strays;
 mod sync;
 mod synced;
 mod table;
@@ -83,6 +84,7 @@ pub use shown::Shown;
 pub use stalls::Stall;
 pub use stamps::{Stamp, Stamps};
 pub use states::FileState;
+pub use strays::{Ours, Stray};
 #[cfg(shuttle)]
 pub use sync::model;
 #[cfg(not(shuttle))]

@@ -42,6 +42,12 @@ impl<'a> PageLocks<'a> {
         }
     }
 
+    /// Whether the lock with a number is one of those of a range.
+    pub(crate) fn covers(&self, slot: Slot, (offset, bytes): (u64, u64), index: usize) -> bool {
+        let word = &raw const self.words[index];
+        self.runs(slot, offset, bytes).iter().any(|run| run.as_ptr_range().contains(&word))
+    }
+
     /// Locks all pages of a range for `lane`; false, with some of them locked, when the keeper has
     /// died, or takes the file from who stands still.
     #[inline]

@@ -3,9 +3,10 @@
 //!
 //! A set-associative table with one set per page lock: a row is read and changed only under the
 //! page lock of its page, so it needs no protocol of its own. A row holds one interval of bytes of
-//! one page. What it says is one word, so a client that dies while it changes a row leaves the old
-//! row or the new one, never a mixture. Rows are hints where to find what the log holds: nothing is
-//! in them alone.
+//! one page, and a check of all that it says: a stray store leaves a row that does not hold, which
+//! nobody believes, and neither does a client that dies while it changes one (`Pages::mend`). A key
+//! that was cleared leaves its check behind. Rows are hints where to find what the log holds:
+//! nothing is in them alone.
 
 use crate::census::Census;
 use crate::numbers::{AtomicSeq, Frame};
@@ -20,6 +21,9 @@ pub const WAYS: usize = 8;
 const PAGES_MAX: u64 = 1 << 51;
 /// Media offsets of larger pools do not fit a row.
 pub const ROW_MEDIA_BYTES_MAX: u64 = 1 << 39;
+
+/// Check of a row that is not in use.
+const BLANK: u64 = 0;
 
 const SLOT_BITS: u32 = 17;
 const IN_FRAME: u64 = 1 << 39;
@@ -84,8 +88,9 @@ impl Content {
 #[derive(Default)]
 pub(crate) struct PageRow {
     content: AtomicU64,
-    newest_seq: AtomicSeq,
     oldest_seq: AtomicSeq,
+    /// [`check_of`] the key and these; [`BLANK`] of a row that is not in use.
+    check: AtomicU64,
 }
 
 /// A row found in the table. Its number stays the same as long as it is there.
@@ -95,10 +100,21 @@ pub struct Row {
     pub index: usize,
     /// What it says.
     pub content: Content,
-    /// Seq of the newest record with bytes in it.
-    pub newest_seq: Seq,
     /// No byte in it comes from an older record than this.
     pub oldest_seq: Seq,
+    /// Whether it says what was put there; else nothing of it is to be believed.
+    pub holds: bool,
+}
+
+/// What a row's words come to. Each bit of each word counts: a change of one word always shows, and
+/// one of two shows unless they were made for each other.
+#[inline]
+fn check_of(key: u64, content: u64, oldest_seq: Seq) -> u64 {
+    let words = key.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(11)
+        ^ content.wrapping_mul(0xbf58_476d_1ce4_e5b9).rotate_left(27)
+        ^ oldest_seq.get().wrapping_mul(0x94d0_49bb_1331_11eb).rotate_left(43);
+    let check = (words ^ words >> 29).wrapping_mul(0xd6e8_feb8_6659_fd93);
+    if check == BLANK { !BLANK } else { check }
 }
 
 /// The table.
@@ -137,23 +153,43 @@ impl<'a> Pages<'a> {
         let (first, key) = self.locate(slot, page);
         let way =
             self.keys[first..first + WAYS].iter().position(|held| held.load(Ordering::Acquire) == key)?;
-        Some(self.get(first + way))
+        Some(self.get(first + way, key))
     }
 
-    fn get(&self, index: usize) -> Row {
+    #[inline]
+    fn get(&self, index: usize, key: u64) -> Row {
         let row = &self.rows[index];
-        Row {
-            index,
-            content: Content::decode(row.content.load(Ordering::Relaxed)),
-            newest_seq: row.newest_seq.load(Ordering::Relaxed),
-            oldest_seq: row.oldest_seq.load(Ordering::Relaxed),
-        }
+        let oldest_seq = row.oldest_seq.load(Ordering::Acquire);
+        let content = row.content.load(Ordering::Acquire);
+        let holds = row.check.load(Ordering::Acquire) == check_of(key, content, oldest_seq);
+        Row { index, content: Content::decode(content), oldest_seq, holds }
+    }
+
+    /// A way of the set that begins at `first` that has no row, nor what a cleared key left.
+    #[inline]
+    fn free_way(&self, first: usize) -> Option<usize> {
+        (first..first + WAYS).find(|&index| {
+            self.keys[index].load(Ordering::Relaxed) == 0
+                && self.rows[index].check.load(Ordering::Relaxed) == BLANK
+        })
     }
 
     /// Whether a row for one more page of this set fits.
     pub fn has_room(&self, slot: Slot, page: Page) -> bool {
-        let (first, _) = self.locate(slot, page);
-        self.keys[first..first + WAYS].iter().any(|held| held.load(Ordering::Relaxed) == 0)
+        self.free_way(self.locate(slot, page).0).is_some()
+    }
+
+    /// Whether all rows hold that could be that of this page, whatever their keys say by now: if
+    /// so, and it is not found, it has none. Without the page's lock the answer may be no in vain.
+    pub fn is_sound(&self, slot: Slot, page: Page) -> bool {
+        self.is_sound_from(self.locate(slot, page).0)
+    }
+
+    fn is_sound_from(&self, first: usize) -> bool {
+        (first..first + WAYS).all(|index| match self.keys[index].load(Ordering::Acquire) {
+            0 => self.rows[index].check.load(Ordering::Acquire) == BLANK,
+            key => self.get(index, key).holds,
+        })
     }
 
     /// Enters a page that has no row; false when its set is full. `count` counts the rows of the
@@ -161,83 +197,146 @@ impl<'a> Pages<'a> {
     /// never too low.
     pub fn insert(&self, slot: Slot, page: Page, content: Content, seq: Seq, count: &Census) -> bool {
         let (first, key) = self.locate(slot, page);
-        let free = self.keys[first..first + WAYS].iter().position(|held| held.load(Ordering::Relaxed) == 0);
-        let Some(way) = free else { return false };
-        let row = &self.rows[first + way];
-        row.content.store(content.encode(), Ordering::Relaxed);
-        row.newest_seq.store(seq, Ordering::Relaxed);
+        let Some(index) = self.free_way(first) else { return false };
+        let (row, content) = (&self.rows[index], content.encode());
+        row.content.store(content, Ordering::Relaxed);
         row.oldest_seq.store(seq, Ordering::Relaxed);
+        row.check.store(check_of(key, content, seq), Ordering::Release);
         count.enter();
         note_change(&self.changes[first / WAYS]);
-        self.keys[first + way].store(key, Ordering::Release);
+        self.keys[index].store(key, Ordering::Release);
         true
     }
 
     /// The record `seq` holds all of `content`: nothing older is needed any more.
     pub fn replace(&self, index: usize, content: Content, seq: Seq) {
-        note_change(&self.changes[index / WAYS]);
-        let row = &self.rows[index];
-        row.content.store(content.encode(), Ordering::Release);
-        row.newest_seq.store(seq, Ordering::Release);
-        row.oldest_seq.store(seq, Ordering::Release);
+        self.change(index, content.encode(), seq);
     }
 
-    /// The record `seq` has bytes in `content`, beside those that were there.
-    pub fn extend(&self, index: usize, content: Content, seq: Seq) {
-        note_change(&self.changes[index / WAYS]);
-        let row = &self.rows[index];
-        row.content.store(content.encode(), Ordering::Release);
-        row.newest_seq.store(seq, Ordering::Release);
+    /// The newest record has bytes in `content`, beside those that were there.
+    pub fn extend(&self, index: usize, content: Content) {
+        self.redirect(index, content);
     }
 
     /// The bytes of a row were copied to `content`, durably and with their seqs.
     pub fn redirect(&self, index: usize, content: Content) {
+        self.change(index, content.encode(), self.rows[index].oldest_seq.load(Ordering::Relaxed));
+    }
+
+    /// The check goes first: whoever dies in between leaves what was there before, or a part of
+    /// what was to come, with the check of what was to come ([`Pages::mend`]).
+    #[inline]
+    fn change(&self, index: usize, content: u64, oldest_seq: Seq) {
         // Who reads without a lock may be copying from the old place, which is about to be reused.
         note_change(&self.changes[index / WAYS]);
-        self.rows[index].content.store(content.encode(), Ordering::Release);
+        let (row, key) = (&self.rows[index], self.keys[index].load(Ordering::Relaxed));
+        row.check.store(check_of(key, content, oldest_seq), Ordering::Release);
+        row.content.store(content, Ordering::Release);
+        row.oldest_seq.store(oldest_seq, Ordering::Release);
+    }
+
+    /// Puts right what somebody left of the row of a page who died in the midst of a change of it,
+    /// for the record `seq`, whose bytes of the page are `of_record`. `joined` are the frames that
+    /// it may have been about to join them in. What a stray store left stays as it is. Returns the
+    /// frame that the row does not need any more.
+    pub fn mend(
+        &self,
+        (slot, page): (Slot, Page),
+        of_record: Content,
+        seq: Seq,
+        joined: impl IntoIterator<Item = Frame>,
+    ) -> Option<Frame> {
+        let (first, key) = self.locate(slot, page);
+        let Some(row) = self.find(slot, page) else {
+            for index in first..first + WAYS {
+                // Its key was the last that would have been stored.
+                if self.keys[index].load(Ordering::Relaxed) == 0 && self.get(index, key).holds {
+                    self.rows[index].check.store(BLANK, Ordering::Release);
+                }
+            }
+            return None;
+        };
+        if row.holds {
+            return None;
+        }
+        let check = self.rows[row.index].check.load(Ordering::Relaxed);
+        let (old, Content { lo, hi, .. }) = (row.content, of_record);
+        let own = match old.source {
+            Source::Frame(frame) => Some(frame),
+            Source::Log(_) => None,
+        };
+        if check == check_of(key, of_record.encode(), seq) {
+            self.replace(row.index, of_record, seq);
+            return own;
+        }
+        let was_to_be = |frame| {
+            let merged = Content { lo: lo.min(old.lo), hi: hi.max(old.hi), source: Source::Frame(frame) };
+            check == check_of(key, merged.encode(), row.oldest_seq)
+        };
+        if own.into_iter().chain(joined).any(was_to_be) {
+            self.extend(row.index, old);
+        }
+        None
     }
 
     /// Whether the row of a page says that `lo..hi` of it come from records newer than `seq`. Needs
-    /// no lock.
-    ///
-    /// As long as a row is there its content only grows and its oldest seq only rises, the content
-    /// first. So an oldest seq holds for the content that is read after it. A row that is entered
-    /// anew in between holds newer records still.
+    /// no lock: its check is that of one moment.
     pub fn is_newer(&self, slot: Slot, page: Page, (lo, hi): (u32, u32), seq: Seq) -> bool {
-        let (first, key) = self.locate(slot, page);
-        let held = &self.keys[first..first + WAYS];
-        let Some(way) = held.iter().position(|held| held.load(Ordering::Acquire) == key) else {
-            return false;
-        };
-        let row = &self.rows[first + way];
-        let oldest_seq = row.oldest_seq.load(Ordering::Acquire);
-        let content = Content::decode(row.content.load(Ordering::Acquire));
-        oldest_seq > seq && content.lo <= lo && hi <= content.hi && held[way].load(Ordering::Acquire) == key
+        self.find(slot, page).is_some_and(|row| {
+            let Row { content, oldest_seq, holds, .. } = row;
+            holds && oldest_seq > seq && content.lo <= lo && hi <= content.hi
+        })
     }
 
     /// Takes a row out.
     pub fn remove(&self, index: usize, count: &Census) {
         note_change(&self.changes[index / WAYS]);
         self.keys[index].store(0, Ordering::Release);
+        self.rows[index].check.store(BLANK, Ordering::Release);
         count.leave();
     }
 
-    /// Visits page and oldest seq of all rows, without any lock: what is found may have gone,
-    /// what was there before the call and is not found has gone.
-    pub fn scan(&self, mut visit: impl FnMut(FilePage, Seq)) {
-        for index in 0..self.keys.len() {
-            if let Some(page) = self.page_of(index) {
-                visit(page, self.rows[index].oldest_seq.load(Ordering::Acquire));
+    /// Visits page and row of all rows, without any lock: what is found may have gone, what was
+    /// there before the call and is not found has gone. Of each set in which something does not
+    /// hold, `broken` hears, with a page of `slot` that has its lock.
+    pub fn scan(&self, slot: Slot, mut visit: impl FnMut(FilePage, Row), mut broken: impl FnMut(Page)) {
+        let sets = self.set_count();
+        for first in (0..self.keys.len()).step_by(WAYS) {
+            // Nothing was ever there: it need not be fetched.
+            let is_new = self.changes[first / WAYS].load(Ordering::Acquire) == 0;
+            let mut is_sound = true;
+            for index in first..first + WAYS {
+                let key = self.keys[index].load(Ordering::Acquire);
+                if key == 0 {
+                    is_sound &= is_new || self.rows[index].check.load(Ordering::Acquire) == BLANK;
+                    continue;
+                }
+                let row = self.get(index, key);
+                is_sound &= row.holds;
+                if let Some(page) = self.page_of_key(index, key) {
+                    visit(page, row);
+                }
+            }
+            if !is_sound {
+                broken(self.first_page(slot, first / WAYS, sets));
             }
         }
     }
 
+    /// The first page of a file that lies in a set.
+    fn first_page(&self, slot: Slot, set: usize, sets: u64) -> Page {
+        Page::new((set as u64 + sets - home(slot, Page::FIRST, sets)) % sets)
+    }
+
     /// The page of the row with this number, without any lock.
     pub fn page_of(&self, index: usize) -> Option<FilePage> {
-        let key = self.keys.get(index)?.load(Ordering::Acquire);
+        self.page_of_key(index, self.keys.get(index)?.load(Ordering::Acquire))
+    }
+
+    fn page_of_key(&self, index: usize, key: u64) -> Option<FilePage> {
         let slot = Slot::from_word(key as u32 & ((1 << SLOT_BITS) - 1))?;
-        let (set, sets) = ((index / WAYS) as u64, self.set_count());
-        let low = (set + sets - home(slot, Page::FIRST, sets)) % sets;
+        let sets = self.set_count();
+        let low = self.first_page(slot, index / WAYS, sets).number();
         let page = (key >> SLOT_BITS).checked_mul(sets)?.checked_add(low)?;
         (page < PAGES_MAX).then_some(FilePage { slot, page: Page::new(page) })
     }
@@ -319,7 +418,7 @@ mod tests {
                             model.remove(&(slot, page));
                         }
                         1 => {
-                            pages.extend(row.index, content, round);
+                            pages.extend(row.index, content);
                             model.insert((slot, page), (content, seq));
                         }
                         _ => {
@@ -334,9 +433,141 @@ mod tests {
         assert!(model.len() > 200, "the test fills the table");
         assert_eq!(count.get() as usize, model.len());
         let mut found = HashMap::new();
-        pages.scan(|page, oldest| assert!(found.insert((page.slot, page.page), oldest).is_none()));
+        pages.scan(
+            Slot::new(3),
+            |page, row| assert!(found.insert((page.slot, page.page), row.oldest_seq).is_none() && row.holds),
+            |page| panic!("{page} is broken"),
+        );
         let expected: HashMap<_, _> = model.into_iter().map(|(key, (_, seq))| (key, seq)).collect();
         assert_eq!(found, expected);
+    }
+
+    /// Whatever one store changes: the page's row does not hold, or it cannot be found and one
+    /// beside it does not hold.
+    #[test]
+    fn a_row_that_something_was_stored_into_is_not_believed() {
+        let (table, count) = (Table::new(), Census::default());
+        let pages = table.pages();
+        let (slot, page) = (Slot::new(3), Page::new(1000));
+        let content = Content { lo: 7, hi: 4000, source: Source::Log(12_345) };
+        assert!(pages.insert(slot, page, content, Seq::new(9), &count));
+        let index = pages.find(slot, page).unwrap().index;
+        let row = &table.1[index];
+        let words = [&table.0[index], &row.content, &row.check];
+        let seqs = [0, 1, 8, 10, 1 << 40, u64::MAX].map(Seq::new);
+        let broken = || {
+            let mut broken = Vec::new();
+            pages.scan(slot, |_, _| (), |page| broken.push(page));
+            broken
+        };
+        let is_seen = |what: &str| {
+            assert!(!pages.is_sound(slot, page), "{what}");
+            assert!(pages.find(slot, page).is_none_or(|row| !row.holds), "{what}");
+            assert!(!pages.is_newer(slot, page, (7, 4000), Seq::new(1)), "{what}");
+            let [of_set] = broken()[..] else { panic!("{what}: {:?}", broken()) };
+            assert!(of_set.number() % SETS as u64 == page.number() % SETS as u64, "{what}: {of_set}");
+        };
+        for (which, word) in words.into_iter().enumerate() {
+            let was = word.load(Ordering::Relaxed);
+            let flips = (0..64).map(|bit| was ^ 1 << bit);
+            for stray in flips.chain([0, u64::MAX, was << 8, u64::from(u32::MAX)]) {
+                word.store(stray, Ordering::Relaxed);
+                is_seen(&format!("word {which}: {was:#x} to {stray:#x}"));
+                // Nobody enters another page where it was.
+                for way in 0..WAYS as u64 {
+                    let other = Page::new(page.number() + (way + 1) * SETS as u64);
+                    if pages.insert(slot, other, content, Seq::new(9), &count) {
+                        let other = pages.find(slot, other).unwrap();
+                        assert!(other.index != index);
+                        pages.remove(other.index, &count);
+                    }
+                }
+                word.store(was, Ordering::Relaxed);
+            }
+        }
+        for seq in seqs {
+            row.oldest_seq.store(seq, Ordering::Relaxed);
+            is_seen(&format!("seq {seq:?}"));
+        }
+        row.oldest_seq.store(Seq::new(9), Ordering::Relaxed);
+        assert!(pages.is_sound(slot, page) && broken().is_empty());
+        assert!(pages.is_newer(slot, page, (7, 4000), Seq::new(1)));
+        // The highest bits of two words do not make up for each other.
+        for (one, other) in [(0, 1), (0, 2), (1, 2)] {
+            for word in [words[one], words[other]] {
+                word.fetch_xor(1 << 63, Ordering::Relaxed);
+            }
+            is_seen("two bits");
+            for word in [words[one], words[other]] {
+                word.fetch_xor(1 << 63, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Of a change, the words that were stored before its writer died.
+    #[test]
+    fn a_change_that_somebody_died_in_is_put_right_and_a_stray_store_is_not() {
+        const SEQ: Seq = Seq::new(20);
+        let of_record = Content { lo: 100, hi: 200, source: Source::Log(777) };
+        let in_frame = |lo, hi, frame| Content { lo, hi, source: Source::Frame(Frame::new(frame)) };
+        let olds = [
+            Content { lo: 120, hi: 130, source: Source::Log(5) },
+            in_frame(110, 150, 4),
+            in_frame(50, 110, 4),
+            Content { lo: 150, hi: 300, source: Source::Log(5) },
+        ];
+        for old in olds {
+            let is_replaced = old.is_within(100, 200);
+            let own = if let Source::Frame(frame) = old.source { Some(frame) } else { None };
+            let frame = own.unwrap_or(Frame::new(9)).number();
+            let merged = in_frame(old.lo.min(100), old.hi.max(200), frame);
+            let (new, seq) = if is_replaced { (of_record, SEQ) } else { (merged, Seq::new(3)) };
+            // Check, content, seq.
+            for stored in 0..=3 {
+                for is_stray in [false, true] {
+                    let (table, count) = (Table::new(), Census::default());
+                    let (pages, at) = (table.pages(), (Slot::new(3), Page::new(5)));
+                    assert!(pages.insert(at.0, at.1, old, Seq::new(3), &count));
+                    let (index, key) = (pages.find(at.0, at.1).unwrap().index, pages.locate(at.0, at.1).1);
+                    let row = &table.1[index];
+                    if stored > 0 {
+                        row.check.store(check_of(key, new.encode(), seq), Ordering::Relaxed);
+                    }
+                    if stored > 1 {
+                        row.content.store(new.encode(), Ordering::Relaxed);
+                    }
+                    if stored > 2 {
+                        row.oldest_seq.store(seq, Ordering::Relaxed);
+                    }
+                    if is_stray {
+                        row.check.fetch_xor(1 << (stored * 20), Ordering::Relaxed);
+                    }
+                    let left = pages.mend(at, of_record, SEQ, [8, 9].map(Frame::new));
+                    let row = pages.find(at.0, at.1).unwrap();
+                    assert_eq!(row.holds, !is_stray, "{old:?} {stored}");
+                    if !is_stray {
+                        assert!([old, new].contains(&row.content), "{row:?}");
+                        assert!(row.oldest_seq == if row.content == of_record { SEQ } else { Seq::new(3) });
+                        assert_eq!(left, own.filter(|_| is_replaced && stored == 1), "{old:?} {stored}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_row_whose_writer_died_before_its_key_leaves_its_way_free() {
+        let (table, count) = (Table::new(), Census::default());
+        let (pages, at) = (table.pages(), (Slot::new(3), Page::new(5)));
+        let content = Content { lo: 0, hi: 9, source: Source::Log(0) };
+        assert!(pages.insert(at.0, at.1, content, Seq::new(3), &count));
+        let index = pages.find(at.0, at.1).unwrap().index;
+        table.0[index].store(0, Ordering::Relaxed);
+        assert!(!pages.is_sound(at.0, at.1));
+        pages.mend((at.0, Page::new(6 + SETS as u64)), content, Seq::new(3), []);
+        assert!(!pages.is_sound(at.0, at.1), "it was none of that page");
+        pages.mend(at, content, Seq::new(3), []);
+        assert!(pages.is_sound(at.0, at.1) && pages.free_way(index / WAYS * WAYS) == Some(index));
     }
 
     #[test]

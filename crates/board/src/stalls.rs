@@ -44,10 +44,15 @@ impl Stall {
 }
 
 impl Header {
+    /// Somebody waits for a word that should say something else long since.
+    pub fn ring_strange(&self) {
+        self.stalled.word.fetch_add(1, Ordering::SeqCst);
+        wake(&self.stalled.word, u32::MAX);
+    }
+
     /// Somebody waits for who has the file of `row`, for longer than it should take.
     pub fn ring_stalled(&self, row: &impl Held) {
         row.note_stalled();
-        self.stalled.word.fetch_add(1, Ordering::SeqCst);
-        wake(&self.stalled.word, u32::MAX);
+        self.ring_strange();
     }
 }

@@ -1,9 +1,18 @@
 //! Finding a file's row by device and inode. The keeper's one writer changes the table, everybody
 //! reads it.
 
+use core::time::Duration;
+
 use crate::board::Board;
-use crate::sync::{AtomicU64, Ordering, fence, spin_loop};
+use crate::files::FileRow;
+use crate::stalls::Stall;
+use crate::strays::Stray;
+use crate::sync::{AtomicU64, Ordering, fence, pause, spin_loop};
 use holdfast_pool::Slot;
+
+/// No change of the table takes so long, unless the keeper stands still.
+const STRANGE_NS: u64 = 100_000_000;
+const PAUSE: Duration = Duration::from_millis(20);
 
 impl Board {
     fn bucket_of(&self, dev: u64, ino: u64) -> usize {
@@ -13,7 +22,7 @@ impl Board {
 
     /// The slot of a file, by device and inode.
     pub fn find(&self, dev: u64, ino: u64) -> Option<Slot> {
-        let version = &self.header().table_version;
+        let (version, mut stall) = (&self.header().table_version, Stall::default());
         loop {
             let before = version.load(Ordering::Acquire);
             if before.is_multiple_of(2) {
@@ -25,6 +34,11 @@ impl Board {
             }
             if !self.header().keeper_alive() {
                 return None;
+            }
+            // It may be no change that is under way, but a stray store.
+            if stall.goes_on(self.header(), None::<&FileRow>) > STRANGE_NS {
+                self.header().ring_strange();
+                pause(PAUSE);
             }
             spin_loop();
         }
@@ -42,6 +56,20 @@ impl Board {
             at = (at + 1) & (buckets.len() - 1);
         }
         None
+    }
+
+    /// What the table says of a change of it that is under way, if it says so.
+    pub fn table_change(&self) -> Option<Stray> {
+        let version = self.header().table_version.load(Ordering::SeqCst);
+        (!version.is_multiple_of(2)).then_some(Stray::Table(version))
+    }
+
+    /// No change of the table is under way, whatever it says. Only the keeper's one writer calls
+    /// it.
+    pub fn end_table_change(&self) {
+        if self.table_change().is_some() {
+            self.header().table_version.fetch_add(1, Ordering::AcqRel);
+        }
     }
 
     /// Enters a file row, whose device and inode are set, into the table. Only the keeper's one
@@ -76,6 +104,7 @@ impl Board {
             gap = (gap + 1) & mask;
         }
         let version: &AtomicU64 = &self.header().table_version;
+        self.end_table_change();
         version.fetch_add(1, Ordering::AcqRel);
         let mut at = (gap + 1) & mask;
         for _ in 0..mask {

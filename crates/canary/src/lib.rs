@@ -242,6 +242,7 @@ canaries! {
         RangesBelieved, "trust", "what clients say of ranges is used as it is";
         OthersHavePool, "trust", "a pool is served from that somebody else has open";
         SumsUnread, "trust", "bytes of the log go to files whatever became of them there";
+        RowsBelieved, "trust", "a drain believes page rows, whatever was stored into them";
         LateAnswersTaken, "trust", "the late answer of a keeper that stood still is taken for that to the next question";
         StoppedWaitedFor, "trust", "an outsider's open waits for a process that is stopped, however long";
         StoppedNamesWaitedFor, "trust", "whoever needs a file waits for a process that is stopped in a change of it, however long";

@@ -97,7 +97,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             let locked = !on(Canary::DrainStale);
             #[cfg(shuttle)]
             let locked = locked && !mutated(Mutation::DrainUnlocked);
-            if locked && !self.board.page_locks().lock(KEEPER_LANE, file.slot, offset, bytes) {
+            if locked && !self.lock_pages(file.slot, offset, bytes) {
                 return Err(io::Error::other("the keeper is stopping"));
             }
             // Recovery tells others' changes by their time: this one is ours.
@@ -107,7 +107,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
                 drained?;
                 continue;
             }
-            self.board.page_locks().unlock(KEEPER_LANE, file.slot, offset, bytes);
+            self.unlock_pages(file.slot, offset, bytes);
             drained?;
             since += bytes;
             if since >= WRITE_BACK_BYTES && pace != Pace::Shown {
@@ -124,33 +124,50 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
 
     /// Whether a page has bytes from records up to `seq`, as far as can be seen without its lock.
     fn is_due(&self, slot: Slot, page: Page, seq: Seq) -> bool {
-        self.board.pages().find(slot, page).is_some_and(|row| row.oldest_seq <= seq)
+        let table = self.board.pages();
+        !table.is_sound(slot, page) || table.find(slot, page).is_some_and(|row| row.oldest_seq <= seq)
     }
 
     /// Pages of a file with bytes from records up to `seq`, in order. Pages entered since are not
-    /// among them.
+    /// among them. Those are whose rows, or others that could have been theirs, do not hold: who
+    /// has their locks will see.
     fn pages_to_drain(&self, file: &ManagedFile<D::File>, seq: Seq) -> Vec<Page> {
         let row = self.board.row(file.slot);
         let table = self.board.pages();
         let mut pages = Vec::new();
-        if row.page_rows.get() == 0 {
+        let rows = row.page_rows.get();
+        if rows == 0 {
             return pages;
         }
-        let size = row.size_hint.load(Ordering::SeqCst);
+        let (size, mut found) = (row.size_hint.load(Ordering::SeqCst), 0);
         if size.div_ceil(PAGE_BYTES) <= table.sets() {
             // As cheap as a look at the whole table, page by page.
-            pages.extend(
-                Page::range(0, size)
-                    .filter(|&page| table.find(file.slot, page).is_some_and(|row| row.oldest_seq <= seq)),
-            );
-        } else {
-            table.scan(|of, oldest| {
-                if of.slot == file.slot && oldest <= seq {
+            for page in Page::range(0, size) {
+                let row = table.find(file.slot, page);
+                found += u32::from(row.is_some());
+                if row.is_some_and(|row| row.oldest_seq <= seq) || !table.is_sound(file.slot, page) {
+                    pages.push(page);
+                }
+            }
+            if found >= rows {
+                return pages;
+            }
+            // Some are gone since, or lie where the file does not end by its size.
+            pages.clear();
+        }
+        let mut broken = Vec::new();
+        table.scan(
+            file.slot,
+            |of, row| {
+                if of.slot == file.slot && row.oldest_seq <= seq {
                     pages.push(of.page);
                 }
-            });
-            pages.sort_unstable();
-        }
+            },
+            |page| broken.push(page),
+        );
+        pages.append(&mut broken);
+        pages.sort_unstable();
+        pages.dedup();
         pages
     }
 
@@ -168,6 +185,9 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         let mut offset = 0;
         buffer.clear();
         for &page in piece {
+            if !table.is_sound(file.slot, page) && !on(Canary::RowsBelieved) {
+                return Err(stored_into(page));
+            }
             let Some(row) = table.find(file.slot, page).filter(|row| row.oldest_seq <= seq) else { continue };
             if !self.is_in_range(&row.content) && !on(Canary::RangesBelieved) {
                 return Err(io::Error::other("the board says nonsense of its newest bytes"));
@@ -239,12 +259,19 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         if end - first.number() <= table.sets() || on(Canary::RangesBelieved) {
             pages.extend(Page::range(offset, bytes));
         } else {
-            table.scan(|of, _| {
-                if of.slot == file.slot && (first..Page::new(end)).contains(&of.page) {
-                    pages.push(of.page);
-                }
-            });
+            let mut broken = Vec::new();
+            table.scan(
+                file.slot,
+                |of, _| {
+                    if of.slot == file.slot && (first..Page::new(end)).contains(&of.page) {
+                        pages.push(of.page);
+                    }
+                },
+                |page| broken.push(page),
+            );
+            pages.append(&mut broken);
             pages.sort_unstable();
+            pages.dedup();
         }
         let (mut buffer, mut summed) = (Vec::new(), Summed::default());
         for piece in pages.chunks(PIECE_PAGES as usize) {
@@ -277,4 +304,15 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             row.set_loaded(false);
         }
     }
+}
+
+/// Nothing of a set of rows is believed of which one does not hold: nobody knows which page it was
+/// of, so each file fails that has a page there.
+fn stored_into(page: Page) -> io::Error {
+    let message = format!(
+        "something stored into what memory says of where its newest bytes are, at byte {} or beside it; none of \
+         them goes to the file, and the log has what was written",
+        page.offset()
+    );
+    io::Error::new(io::ErrorKind::InvalidData, message)
 }

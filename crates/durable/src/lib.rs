@@ -55,6 +55,7 @@ mod spill;
 mod spilled;
 mod stalls;
 mod state;
+mod strays;
 mod sums;
 mod sync;
 mod table;

@@ -203,17 +203,18 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         let (offset, bytes) = (header.file_offset, u64::from(header.payload_bytes));
         pieces(offset, bytes).all(|(page, lo, _)| {
             let start = page.offset() + u64::from(lo);
-            if !self.board.page_locks().lock(KEEPER_LANE, header.slot, start, 1) {
+            if !self.lock_pages(header.slot, start, 1) {
                 return false;
             }
             if let Some(row) = pages.find(header.slot, page)
+                && row.holds
                 && row.content.source == Source::Log(from + (start - offset))
                 && !on(Canary::CopyUnredirected)
             {
                 let source = Source::Log(to + (start - offset));
                 pages.redirect(row.index, Content { source, ..row.content });
             }
-            self.board.page_locks().unlock(KEEPER_LANE, header.slot, start, 1);
+            self.unlock_pages(header.slot, start, 1);
             true
         })
     }

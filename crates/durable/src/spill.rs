@@ -271,6 +271,8 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         let layout = &self.superblock.layout;
         let start = layout.segment_offset(segment);
         self.board.pages().find(page.slot, page.page).is_some_and(|row| match row.content.source {
+            // It may; the drain says what is wrong.
+            _ if !row.holds => true,
             Source::Log(at) => (start..start + layout.segment_bytes).contains(&at),
             Source::Frame(_) => false,
         })

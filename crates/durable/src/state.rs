@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Instant;
 
-use holdfast_board::{Board, LaneIndex};
+use holdfast_board::{Board, LaneIndex, Ours};
 use holdfast_cache::{FileRef, Reason};
 use holdfast_disk::{Disk, DiskFile};
 use holdfast_media::Nvm;
@@ -24,7 +24,9 @@ use super::watched::Directories;
 pub const KEEPER_ID: u32 = 0x7fff_ffff;
 
 /// Owner of page locks in the keeper's name; no lane has this number.
-pub(super) const KEEPER_LANE: LaneIndex = LaneIndex::new(KEEPER_ID - 1);
+///
+/// Not a number that a stray store leaves easily.
+pub(super) const KEEPER_LANE: LaneIndex = LaneIndex::new(0x5c1e_96d2);
 
 /// Who hears of what happens here.
 pub trait Events<F>: Send + Sync {
@@ -79,6 +81,8 @@ pub struct Durable<N, D: Disk, U> {
     pub(super) freed: Mutex<Option<Instant>>,
     /// Slots of files that were taken from clients that stand still, by device and inode.
     pub(super) stood: Mutex<HashMap<(u64, u64), Slot>>,
+    /// Pages that are locked here.
+    pub(super) ours: Mutex<Vec<Ours>>,
     /// Held while removed files are let go of.
     pub(super) letting_go: Mutex<()>,
     /// Files removed since slots of such were given back last.
@@ -192,6 +196,7 @@ impl<N: Nvm, D: Disk, U> Durable<N, D, U> {
             looks_for_removed: AtomicBool::new(false),
             freed: Mutex::default(),
             stood: Mutex::default(),
+            ours: Mutex::default(),
             letting_go: Mutex::default(),
             removed_files: AtomicU32::new(0),
             reclaiming: Turn::default(),

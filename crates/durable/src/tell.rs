@@ -14,7 +14,7 @@ use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 
 use super::file::ManagedFile;
-use super::state::{Durable, KEEPER_LANE};
+use super::state::Durable;
 use super::sums::Summed;
 use super::upkeep::Upkeeps;
 use holdfast_disk::{Disk, DiskFile};
@@ -47,7 +47,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             };
             let offset = page.offset();
             let locked = !on(Canary::TellUnlocked);
-            if locked && !self.board.page_locks().lock(KEEPER_LANE, file.slot, offset, PAGE_BYTES) {
+            if locked && !self.lock_pages(file.slot, offset, PAGE_BYTES) {
                 return Err(io::Error::other("the keeper is stopping"));
             }
             // Recovery tells others' changes by their time: this one is ours.
@@ -55,7 +55,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             let told =
                 self.drain_piece((target, file), &[page], Seq::MAX, &mut buffer, &mut Summed::default());
             if locked {
-                self.board.page_locks().unlock(KEEPER_LANE, file.slot, offset, PAGE_BYTES);
+                self.unlock_pages(file.slot, offset, PAGE_BYTES);
             }
             told?;
         }

@@ -34,6 +34,46 @@ print('done', flush=True)
 sys.stdin.readline()
 ";
 
+/// Asks what the file cannot do, and is refused: an exchange of its bytes with another file's, and
+/// a mapping that is synchronous. Then it writes.
+const PROBES: &str = "
+import ctypes, fcntl, mmap, os, struct, sys
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+FIEXCHANGE_RANGE, MAP_SHARED_VALIDATE, MAP_SYNC = 0x40285881, 3, 0x80000
+fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT, 0o644)
+other = os.open(sys.argv[1] + '.other', os.O_RDWR | os.O_CREAT, 0o644)
+os.pwrite(fd, b'a' * 8192, 0)
+os.fsync(fd)
+# Of a descriptor that is none.
+for source in (other, 1 << 20):
+    try:
+        fcntl.ioctl(fd, FIEXCHANGE_RANGE, struct.pack('=iiqqqQ', source, 0, 1, 1, 1 << 40, 0))
+        sys.exit('an exchange beyond the end was made')
+    except OSError as error: print(error)
+mapped = libc.mmap(None, 4096, mmap.PROT_READ | mmap.PROT_WRITE, MAP_SHARED_VALIDATE | MAP_SYNC, fd, 0)
+assert mapped == ctypes.c_void_p(-1).value, 'a synchronous mapping of a disk'
+for turn in range(100):
+    os.pwrite(fd, b'%4d' % turn, turn * 64)
+    os.fsync(fd)
+";
+
+#[test]
+fn a_file_that_was_asked_in_vain_what_it_can_do_stays_in_the_log() {
+    for kind in [Kind::Ext4, Kind::Xfs] {
+        for options in [&["--exclusive=/"][..], &["--exclusive=/", "--write-behind=at-once"]] {
+            let (disk, pool) = (Disk::new(kind), Pool::new());
+            let file = disk.root.join("file");
+            let program = ["python3", "-c", PROBES, file.to_str().expect("text")];
+            let (output, summary) = pool.run_summarised(options, &program);
+            output.ok();
+            assert!(report::number(&summary, "writes_absorbed") >= 100, "{kind:?}: {}", states(&summary));
+            assert!(report::number(&summary, "syncs_absorbed") >= 100, "{kind:?}: {}", states(&summary));
+        }
+    }
+}
+
 fn states(summary: &Value) -> String {
     let files = report::find(summary, "files").map(ToString::to_string).unwrap_or_default();
     let bypassed = report::find(summary, "bypassed").map(ToString::to_string).unwrap_or_default();

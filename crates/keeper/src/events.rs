@@ -429,6 +429,7 @@ impl EventLoop {
         let past = self.descends_from_past(pid);
         let client = self.next_client;
         self.next_client += 1;
+        self.keeper.last_client.store(client, Ordering::SeqCst);
         let pidfd = Arc::new(pidfd);
         if !on(Canary::DeathUnwatched) && !self.watch(pidfd.as_fd(), FIRST_CLIENT + u64::from(client)) {
             return;

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -211,6 +211,8 @@ pub(crate) struct Keeper {
     /// When slots were looked for last and none could be freed.
     pub slots_full_since: Mutex<Option<Instant>>,
     pub clients: Mutex<HashMap<u32, Attached>>,
+    /// The highest id that a client was given.
+    pub last_client: AtomicU32,
     pub recovered: Option<Report>,
     pub segments_pinned: usize,
     /// A signal said so: it stops when nobody needs it any more.

@@ -3,7 +3,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -176,6 +176,7 @@ fn build(
         ages,
         slots_full_since: Mutex::default(),
         clients: Mutex::default(),
+        last_client: AtomicU32::default(),
         recovered,
         segments_pinned: pinned_segments.len() + pinned_frames.len(),
         told_to_stop: AtomicBool::new(false),

@@ -4,7 +4,8 @@
 //!
 //! Nothing is looked at before somebody who waits rings. Who is not stopped, but takes very long
 //! (a call that hangs in the kernel), is treated as one that is after five seconds, unless it waits
-//! for this keeper. Must never wait for a client here.
+//! for this keeper. Nor does anybody wait for longer for a word of the board that names nobody: a
+//! stray store left it. Must never wait for a client here.
 
 use holdfast_cache::FileRef;
 use holdfast_pool::Slot;
@@ -14,7 +15,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use holdfast_board::{RequestState, wait};
+use holdfast_board::{RequestState, Stray, wait};
 use holdfast_canary::{Canary, on};
 use holdfast_disk::{OsFile, locked};
 use holdfast_durable::ManagedFile;
@@ -30,6 +31,17 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// Nobody waits any more who has not rung for so long.
 const FORGOTTEN: Duration = Duration::from_millis(500);
 const IDLE: Duration = Duration::from_secs(3600);
+/// How often words are looked at that seem to name nobody, and how often at least before they are
+/// opened: of one whose owner comes and goes, not all looks fall between.
+const STRAY_LOOK: Duration = Duration::from_millis(100);
+/// For so long they must have said the same: less than [`BUSY_MAX`], so that no file is taken from
+/// who waits for them.
+const STRAY_MAX: Duration = Duration::from_secs(4);
+const STRAY_LOOKS_MIN: u32 = 20;
+
+/// What is said of such words.
+const STRAY_OPENED: &str = "a program stored something into the memory that it shares with its keeper: somebody waited for \
+     what nobody has, and goes on now; look for a stray pointer in it";
 
 /// A file and a client that has it.
 type Hold = (FileRef, u32);
@@ -41,6 +53,7 @@ type Holds = HashMap<Hold, (Instant, Instant)>;
 pub(crate) fn run(keeper: &Arc<Keeper>) {
     let bell = &keeper.durable.board.header().stalled.word;
     let mut holds = Holds::new();
+    let mut strays = Strays::default();
     // Slots that are being taken.
     let taking: Arc<Mutex<Vec<Slot>>> = Arc::default();
     loop {
@@ -61,9 +74,11 @@ pub(crate) fn run(keeper: &Arc<Keeper>) {
                 let hold = holds.get(&(file.place(), client));
                 hold.is_some_and(|(first, _)| first.elapsed() >= least)
             };
+            // A stray store may name anybody.
+            let is_given = |client| (1..=keeper.last_client.load(Ordering::SeqCst)).contains(&client);
             let stands = |client: u32| {
-                is_long(client, STOPPED_MAX) && keeper.is_stopped(client)
-                    || is_long(client, BUSY_MAX) && !keeper.is_asking(client)
+                is_given(client) && is_long(client, STOPPED_MAX) && keeper.is_stopped(client)
+                    || is_given(client) && is_long(client, BUSY_MAX) && !keeper.is_asking(client)
             };
             let still: Vec<u32> =
                 keeper.durable.clients_in(&file).into_iter().filter(|&it| stands(it)).collect();
@@ -73,7 +88,36 @@ pub(crate) fn run(keeper: &Arc<Keeper>) {
             }
         }
         holds.retain(|_, (_, last)| last.elapsed() < FORGOTTEN);
-        wait(bell, seen, if holds.is_empty() { IDLE } else { LOOK_AGAIN });
+        strays.look(keeper);
+        wait(bell, seen, if holds.is_empty() && strays.0.is_empty() { IDLE } else { LOOK_AGAIN });
+    }
+}
+
+/// Words that seem to name nobody, by when that was seen first and last, and how often.
+#[derive(Default)]
+struct Strays(HashMap<Stray, (Instant, Instant, u32)>);
+
+impl Strays {
+    /// Somebody rang, or there were some at the last look. Those that have said the same for longer
+    /// than nearly all do who run are opened: whoever had them has ended.
+    fn look(&mut self, keeper: &Keeper) {
+        if self.0.values().any(|(_, last, _)| last.elapsed() < STRAY_LOOK) {
+            return;
+        }
+        // Those who died are buried without them.
+        let last = keeper.last_client.load(Ordering::SeqCst);
+        let now = Instant::now();
+        let found = keeper.durable.strays(&|id| (1..=last).contains(&id));
+        self.0.retain(|stray, _| found.contains(stray));
+        for stray in found {
+            let seen = self.0.entry(stray).or_insert((now, now, 0));
+            (seen.1, seen.2) = (now, seen.2 + 1);
+            if seen.0.elapsed() < STRAY_MAX || seen.2 < STRAY_LOOKS_MIN {
+                continue;
+            }
+            keeper.durable.open_stray(stray);
+            keeper.notes.once(STRAY_OPENED.to_owned());
+        }
     }
 }
 

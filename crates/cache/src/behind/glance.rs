@@ -52,7 +52,7 @@ impl<N: Nvm> Client<N> {
                 loaded.read(found, lo, part);
             } else {
                 let row = pages.find(file.slot, page).filter(|_| has_rows)?;
-                if row.content.lo > lo || hi > row.content.hi {
+                if row.content.lo > lo || hi > row.content.hi || !row.holds {
                     return None;
                 }
                 fetch(&self.board, &self.nvm, &row.content, lo, part);

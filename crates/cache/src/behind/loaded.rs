@@ -54,7 +54,7 @@ impl<N: Nvm> Client<N> {
         let Some(taken) = loaded.take(lane.index(), file.slot, page) else { return Ok(false) };
         let filled = loaded.fill(&taken, |bytes| {
             read_whole(bytes, page.offset(), call)?;
-            if let Some(row) = self.board.pages().find(file.slot, page) {
+            if let Some(row) = self.row_of_page(file, page)? {
                 let (lo, hi) = (row.content.lo as usize, row.content.hi as usize);
                 fetch(&self.board, &self.nvm, &row.content, row.content.lo, &mut bytes[lo..hi]);
             }

@@ -18,7 +18,8 @@ pub(super) enum Verdict {
     Fits,
     /// It must go to the page cache, and may: no row covers a byte of it.
     Apart,
-    /// It must go to the page cache, where rows would cover it: they are drained first.
+    /// It must go to the page cache, where rows would cover it: they are drained first. So it is
+    /// where one does not hold: that drain says so.
     Covered,
 }
 
@@ -56,6 +57,14 @@ pub struct Payload<'a> {
     pub copy: Option<&'a [u8]>,
     /// The record's seq.
     pub seq: Seq,
+}
+
+impl Payload<'_> {
+    /// What a row says of these bytes of a page, all of them in the log.
+    fn in_log(&self, page: Page, (lo, hi): (u32, u32)) -> Content {
+        let skip = page.offset() + u64::from(lo) - self.offset;
+        Content { lo, hi, source: Source::Log(self.media_offset + skip) }
+    }
 }
 
 /// Where bytes of files are: the board and the log.
@@ -120,6 +129,10 @@ fn judge_with<N: Nvm>(
             }
             continue;
         };
+        if !row.holds {
+            (fits, covered) = (false, true);
+            continue;
+        }
         covered |= row.content.overlaps(lo, hi);
         if row.content.is_within(lo, hi) {
             continue;
@@ -169,7 +182,7 @@ pub(super) fn publish<N: Nvm>(
     let (pages, frames) = (board.pages(), board.frames());
     for (page, lo, hi) in pieces(payload.offset, payload.bytes) {
         let skip = page.offset() + u64::from(lo) - payload.offset;
-        let in_log = Content { lo, hi, source: Source::Log(payload.media_offset + skip) };
+        let in_log = payload.in_log(page, (lo, hi));
         let copy = payload.copy.map(|copy| &copy[skip as usize..][..(hi - lo) as usize]);
         let Some(row) = pages.find(slot, page) else {
             // A frame that is left here is that of the write's end: the pages before it took
@@ -221,7 +234,7 @@ pub(super) fn publish<N: Nvm>(
         if on(Canary::OldestSeqForgotten) {
             pages.replace(row.index, merged, payload.seq);
         } else {
-            pages.extend(row.index, merged, payload.seq);
+            pages.extend(row.index, merged);
         }
         if is_new {
             frames.keep(frame, row.index);
@@ -241,11 +254,15 @@ pub fn finish<N: Nvm>(
     payload: &Payload<'_>,
 ) -> bool {
     let (pages, frames, slot) = (places.board.pages(), places.board.frames(), file.slot);
-    for (page, ..) in pieces(payload.offset, payload.bytes) {
+    for (page, lo, hi) in pieces(payload.offset, payload.bytes) {
+        let of_record = payload.in_log(page, (lo, hi));
+        let unneeded = pages.mend((slot, page), of_record, payload.seq, frames.taken_by(lane));
+        let Some(row) = pages.find(slot, page).filter(|row| row.holds) else { continue };
+        if let Some(frame) = unneeded {
+            frames.free_of(frame, row.index);
+        }
         // A row points to it, though its writer died before it had noted that.
-        if let Some(row) = pages.find(slot, page)
-            && let Source::Frame(frame) = row.content.source
-        {
+        if let Source::Frame(frame) = row.content.source {
             frames.keep(frame, row.index);
             // Nor had it noted what it had put there.
             frames.believe(frame, (row.content.lo, row.content.hi));

@@ -156,7 +156,7 @@ impl<N: Nvm> Client<N> {
         for (page, lo, hi) in pieces(offset, bytes) {
             let at = (page.offset() + u64::from(lo) - offset) as usize;
             let part = at..at + (hi - lo) as usize;
-            if self.is_at_hand(file, page, lo, &mut buffer[part.clone()])
+            if self.is_at_hand(file, page, lo, &mut buffer[part.clone()])?
                 || is_few && self.load_and_read(lane, file, page, lo, &mut buffer[part.clone()], call)?
             {
                 self.fill_missed(file, offset, buffer, missed, call)?;
@@ -169,15 +169,23 @@ impl<N: Nvm> Client<N> {
     }
 
     /// Copies bytes of one page from where they are in memory; false when that is nowhere.
-    fn is_at_hand(&self, file: FileRef, page: Page, lo: u32, part: &mut [u8]) -> bool {
+    fn is_at_hand(&self, file: FileRef, page: Page, lo: u32, part: &mut [u8]) -> Result<bool, Errno> {
         if self.read_loaded(file, page, lo, part) {
-            return true;
+            return Ok(true);
         }
-        let row = self.board.pages().find(file.slot, page);
         let covers = |row: &Row| row.content.lo <= lo && lo + part.len() as u32 <= row.content.hi;
-        let Some(row) = row.filter(covers) else { return false };
+        let Some(row) = self.row_of_page(file, page)?.filter(covers) else { return Ok(false) };
         fetch(&self.board, &self.nvm, &row.content, lo, part);
-        true
+        Ok(true)
+    }
+
+    /// The row of a page, under its lock. `EIO` when something stored into it: what it says of the
+    /// newest bytes is not read, and older ones are not returned for them.
+    pub(super) fn row_of_page(&self, file: FileRef, page: Page) -> Result<Option<Row>, Errno> {
+        match self.board.pages().find(file.slot, page) {
+            Some(row) if !row.holds => Err(Errno::EIO),
+            found => Ok(found),
+        }
     }
 
     /// Fills a range of `buffer` from the page cache, and lays over it what rows have.
@@ -195,7 +203,7 @@ impl<N: Nvm> Client<N> {
         let (offset, buffer) = (offset + missed.start as u64, &mut buffer[missed]);
         read_whole(buffer, offset, call)?;
         for (page, lo, hi) in pieces(offset, buffer.len() as u64) {
-            let Some(row) = self.board.pages().find(file.slot, page) else { continue };
+            let Some(row) = self.row_of_page(file, page)? else { continue };
             let (from, to) = (row.content.lo.max(lo), row.content.hi.min(hi));
             if from < to {
                 let at = (page.offset() + u64::from(from) - offset) as usize;

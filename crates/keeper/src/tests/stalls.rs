@@ -4,13 +4,15 @@
 use holdfast_pool::Seq;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use holdfast_board::{FileState, LaneIndex};
 use holdfast_cache::{FileRequest, Outcome, Place};
 use holdfast_media::Bytes;
 
+use super::behind::{Program, behind_house};
 use super::durable::{Bench, CLIENT, bench};
-use super::{contents, errno};
+use super::{NEVER_MS, contents, errno};
 
 fn stands(client: u32) -> bool {
     client == CLIENT
@@ -129,4 +131,48 @@ fn nothing_is_taken_from_who_works() {
     lane.announce.store(Seq::new(1), Ordering::SeqCst);
     assert!(!bench.durable.take_from(&bench.managed(), &stands));
     assert_eq!(bench.state(), FileState::Behind);
+}
+
+/// What a stray store may leave that somebody waits for: keeper and clients did so for ever.
+#[test]
+fn nobody_waits_for_ever_for_what_nobody_has() {
+    let kinds = ["a page", "the file's end", "the file", "an operation", "a lane"];
+    std::thread::scope(|scope| {
+        for (kind, what) in kinds.into_iter().enumerate() {
+            scope.spawn(move || {
+                let house = behind_house(&format!("stray-{kind}"), NEVER_MS, 64);
+                let (file, place) = house.create("a");
+                let program = Program::new(&house.client, place, &file);
+                program.write(Place::At(0), &[1; 8192]);
+                let board = house.client.board();
+                let (row, lane) = (board.row(place.slot), &board.lanes()[2]);
+                match kind {
+                    0 => assert!(board.page_locks().lock(LaneIndex::new(0x4141_4140), place.slot, 4096, 1)),
+                    1 => row.cursor_lock.store(0x4141_4141, Ordering::SeqCst),
+                    2 => row.exclusive.store(0x4141_4141, Ordering::SeqCst),
+                    _ => {
+                        lane.slot.store(place.slot.number(), Ordering::SeqCst);
+                        lane.owner.store(if kind == 3 { 0 } else { 0x4141_4141 }, Ordering::SeqCst);
+                        lane.announce.store(Seq::new(1), Ordering::SeqCst);
+                    }
+                }
+                let begun = Instant::now();
+                match kind {
+                    1 | 2 => _ = program.write(Place::At(8192), &[1; 100]),
+                    _ => house.client.bring_to_kernel(place).unwrap(),
+                }
+                let waited = begun.elapsed();
+                assert!(
+                    waited > Duration::from_secs(4) && waited < Duration::from_secs(60),
+                    "{what}: {waited:?}"
+                );
+                // All of it works as before.
+                program.write(Place::At(100), &[2; 5000]);
+                house.client.bring_to_kernel(place).unwrap();
+                let found = contents(&file);
+                let bytes = if matches!(kind, 1 | 2) { 8292 } else { 8192 };
+                assert!(found == [&[1; 100][..], &[2; 5000], &vec![1; bytes - 5100]].concat(), "{what}");
+            });
+        }
+    });
 }

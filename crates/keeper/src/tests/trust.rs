@@ -242,21 +242,25 @@ fn what_is_stored_into_the_counter_costs_no_record() {
     }
 }
 
-/// What a stray store does: it changes a byte of the bytes that stand somewhere on a board.
-fn spoil_on_board(bytes: &[u8], at: usize) {
-    let memory = File::options().read(true).write(true).open("/proc/self/mem").unwrap();
+/// Where these bytes stand on a board of this process.
+fn on_board(memory: &File, bytes: &[u8]) -> Option<u64> {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-    for line in maps.lines().filter(|line| line.contains("holdfast-board") && line.contains("rw-s")) {
+    maps.lines().filter(|line| line.contains("holdfast-board") && line.contains("rw-s")).find_map(|line| {
         let (from, to) = line.split(' ').next().unwrap().split_once('-').unwrap();
         let [from, to] = [from, to].map(|end| u64::from_str_radix(end, 16).unwrap());
         let mut found = vec![0; (to - from) as usize];
         memory.read_exact_at(&mut found, from).unwrap();
-        let Some(place) = found.windows(bytes.len()).position(|part| part == bytes) else { continue };
-        let place = place + at;
-        memory.write_all_at(&[found[place] ^ 4], from + place as u64).unwrap();
-        return;
-    }
-    panic!("it is on no board");
+        found.windows(bytes.len()).position(|part| part == bytes).map(|place| from + place as u64)
+    })
+}
+
+/// What a stray store does: it changes a byte of the bytes that stand somewhere on a board.
+fn spoil_on_board(bytes: &[u8], at: usize) {
+    let memory = File::options().read(true).write(true).open("/proc/self/mem").unwrap();
+    let place = on_board(&memory, bytes).expect("a board with these bytes") + at as u64;
+    let mut byte = [0];
+    memory.read_exact_at(&mut byte, place).unwrap();
+    memory.write_all_at(&[byte[0] ^ 4], place).unwrap();
 }
 
 /// As above, of bytes of several writes that a frame has together.
@@ -285,6 +289,104 @@ fn what_was_stored_into_a_frame_reaches_no_file() {
         let expected = [&[1; 4996][..], &marked, &[1; 8192 - 5036]].concat();
         assert!(contents(&bench.file) == expected, "{at}");
     }
+}
+
+/// The words of a row of a whole page in the log, and its key, as a stray store reaches them:
+/// where they stand in this process.
+fn words_of_row(bench: &Bench, page: u64) -> (File, [u64; 4]) {
+    let pages = bench.durable.board.pages();
+    let row = pages.find(bench.place.slot, Page::new(page)).unwrap();
+    let Source::Log(at) = row.content.source else { panic!("{row:?}") };
+    let content = at | u64::from(row.content.lo) << 40 | u64::from(row.content.hi - row.content.lo - 1) << 52;
+    let words = [content.to_le_bytes(), row.oldest_seq.get().to_le_bytes()].concat();
+    let memory = File::options().read(true).write(true).open("/proc/self/mem").unwrap();
+    let found = on_board(&memory, &words).expect("a row");
+    // The keys lie before the rows, three words each.
+    let (rows, keys) = (found - row.index as u64 * 24, pages.capacity() as u64 * 8);
+    let key = rows - keys + row.index as u64 * 8;
+    let word = |at| {
+        let mut bytes = [0; 8];
+        memory.read_exact_at(&mut bytes, at).unwrap();
+        u64::from_le_bytes(bytes)
+    };
+    assert_eq!(word(key), u64::from(bench.place.slot.word()) | (page / pages.sets()) << 17);
+    (memory, [key, found, found + 8, found + 16])
+}
+
+/// A page row said fewer bytes than there were, or another page, or was gone: of that a block of a
+/// file became wrong, and nobody heard of it.
+#[test]
+fn what_was_stored_into_a_page_row_loses_no_byte_in_silence() {
+    // By which the words are changed: few bits, or all.
+    let strays = [1, 1 << 17, 1 << 40, 1 << 45, 1 << 52, 1 << 60, 1 << 63, u64::MAX, 0];
+    for word in 0..4 {
+        for stray in strays {
+            let told = Arc::new(Told::default());
+            let bench = bench_that_tells("trust-row-words", Arc::clone(&told) as Arc<dyn Events<OsFile>>);
+            bench.write(0, &[1; 5 * 4096]);
+            bench.durable.settle(&bench.managed(), Writers::MayBeIn).unwrap();
+            for page in 1..4 {
+                bench.write(page * 4096, &[2; 4096]);
+            }
+            let (memory, words) = words_of_row(&bench, 2);
+            let mut was = [0; 8];
+            memory.read_exact_at(&mut was, words[word]).unwrap();
+            let stored = if stray == 0 { 0 } else { u64::from_le_bytes(was) ^ stray };
+            memory.write_all_at(&stored.to_le_bytes(), words[word]).unwrap();
+            let what = format!("word {word}, {stray:#x}");
+
+            let expired = bench.durable.board.expired_seq(bench.place.slot);
+            assert!(bench.durable.settle(&bench.managed(), Writers::MayBeIn).is_err(), "{what}");
+            let is_told = told.0.lock().unwrap().iter().any(|told| told.contains("something stored into"));
+            assert!(is_told, "{what}: {:?}", told.0);
+            assert_eq!(bench.durable.board.expired_seq(bench.place.slot), expired, "{what}");
+            let found = contents(&bench.file);
+            assert_eq!(found.len(), 5 * 4096);
+            for page in found.chunks(4096) {
+                assert!([[1; 4096], [2; 4096]].iter().any(|whole| page == whole), "{what}");
+            }
+            // What it was is well.
+            memory.write_all_at(&was, words[word]).unwrap();
+            bench.durable.settle(&bench.managed(), Writers::MayBeIn).unwrap();
+            let expected = [&[1; 4096][..], &[2; 3 * 4096], &[1; 4096]].concat();
+            assert!(contents(&bench.file) == expected, "{what}");
+        }
+    }
+}
+
+/// Nor are older bytes read for those that a spoiled row had, or written beside.
+#[test]
+fn what_a_spoiled_row_says_is_neither_read_nor_joined() {
+    for word in 1..4 {
+        let bench = bench_that_tells("trust-row-reads", Arc::<Told>::default());
+        bench.write(0, &[1; 4 * 4096]);
+        bench.durable.settle(&bench.managed(), Writers::MayBeIn).unwrap();
+        bench.write(4096, &[2; 4096]);
+        let (memory, words) = words_of_row(&bench, 1);
+        let mut was = [0; 8];
+        memory.read_exact_at(&mut was, words[word]).unwrap();
+        memory.write_all_at(&(u64::from_le_bytes(was) ^ 1 << 60).to_le_bytes(), words[word]).unwrap();
+        for (at, bytes) in [(4096, 100), (8000, 400)] {
+            let mut buffer = vec![0; bytes];
+            let raw = |part: &mut [u8], at| bench.file.read_at(part, at).map_err(errno);
+            let read =
+                bench.client.read(bench.place, Place::At(at), &mut buffer, raw, || panic!(), |_| panic!());
+            assert_eq!(read, Err(Errno::EIO), "word {word}, at {at}");
+        }
+        let mut glance = [0; 64];
+        assert_eq!(bench.client.glance(bench.place, 4200, &mut glance), None, "word {word}");
+    }
+}
+
+/// A size that a stray store made smaller hid the rows beyond it from the drain.
+#[test]
+fn rows_beyond_a_size_that_was_stored_are_drained() {
+    let bench = bench("trust-size");
+    bench.write(0, &[1; 5 * 4096]);
+    let row = bench.durable.board.row(bench.place.slot);
+    row.size_hint.store(4096, Ordering::SeqCst);
+    bench.durable.drain_all(&bench.managed()).unwrap();
+    assert!(contents(&bench.file) == [1; 5 * 4096]);
 }
 
 /// Bytes of a record that was spoiled came to a frame with others, which went to the file.
