@@ -8,6 +8,7 @@
 mod canaries;
 mod comments;
 mod cycles;
+mod examples;
 mod links;
 mod map;
 mod modules;
@@ -28,6 +29,7 @@ use std::path::PathBuf;
 
 pub use canaries::canaries;
 pub use cycles::cycles;
+pub use examples::examples;
 pub use links::links;
 pub use map::map;
 pub use names::names;

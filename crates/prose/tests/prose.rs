@@ -57,6 +57,11 @@ fn no_module_uses_what_uses_it() {
 }
 
 #[test]
+fn no_example_is_left_unrun() {
+    no_faults(&holdfast_prose::examples(&TREE));
+}
+
+#[test]
 fn few_files_name_a_state_of_a_file() {
     no_faults(&holdfast_prose::states(&TREE));
 }
