@@ -40,7 +40,7 @@ pub use states::states;
 pub use tables::tables;
 pub use tree::Tree;
 pub use widths::widths;
-pub use words::words;
+pub use words::{glossary, words};
 
 /// One thing that is wrong.
 #[derive(Debug)]

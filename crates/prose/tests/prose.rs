@@ -76,6 +76,11 @@ fn no_word_points_at_what_no_reader_has() {
     no_faults(&holdfast_prose::words(&TREE));
 }
 
+#[test]
+fn the_map_begins_with_few_words() {
+    no_faults(&holdfast_prose::glossary(&TREE));
+}
+
 /// A check of nothing finds nothing: the tree has to have been read.
 #[test]
 fn the_tree_is_read() {
