@@ -191,18 +191,35 @@ join() {
     lanes=()
 }
 
-computing() {
-    # One build for all tools. It contains the deliberate bugs, which do nothing until one is named.
+# One build for all tools. It contains the deliberate bugs, which do nothing until one is named.
+build_tools() {
     step "tools: build" 600 cargo build --profile canaries -p holdfast -p holdfast-preload -p holdfast-sim \
         -p holdfast-fuzz -p holdfast-guest --target-dir target/canaries \
         --features holdfast/canaries,holdfast-preload/canaries,holdfast-sim/canaries
     : >"$beside/tools-built"
+}
+
+# What users get, and the tools, which then compute.
+products() {
+    step "release build" 900 cargo build --release
+    : >"$beside/released"
+    if [ -z "$quick" ]; then
+        build_tools
+        computing
+    fi
+}
+
+computing() {
     step "model checking" 400 cargo test -p holdfast-model --no-fail-fast
     step "crash simulation" 400 target/canaries/canaries/holdfast-sim --exhaustive 3 --seeds 100
     step "fuzzing" 200 target/canaries/canaries/holdfast-fuzz --seconds 20
+    step "power cuts of a guest with DAX media" 300 target/canaries/canaries/holdfast-guest --kernel "$kernel" --cuts 1
+}
+
+# These need processors and no disk.
+bugs() {
     step "canaries: every deliberate bug is caught" 900 target/canaries/canaries/holdfast-sim --canaries --canary-seconds 150
     step "known histories: every rule that is taken out is missed" 300 target/canaries/canaries/holdfast-sim --stories
-    step "power cuts of a guest with DAX media" 300 target/canaries/canaries/holdfast-guest --kernel "$kernel" --cuts 1
 }
 
 # Suites that need the build with deliberate bugs, or the time of the others.
@@ -218,41 +235,46 @@ suites() {
         if grep -q 'canaries::' "$suite"; then
             until [ -e "$beside/tools-built" ]; do sleep 1; done
         fi
-        step "end to end: $name" 400 cargo test -p holdfast-e2e --no-fail-fast --test "$name" -- --test-threads=2
+        step "end to end: $name" 400 "${test[@]}" --test "$name" -- --test-threads=2
     done
 }
 
 storm() {
-    in_time "$1" "end to end: $2" 400 cargo test -p holdfast-e2e --no-fail-fast --test "$2" -- --test-threads=2
+    in_time "$1" "end to end: $2" 400 "${test[@]}" --test "$2" -- --test-threads=2
 }
 
 sieges() {
-    step "siege: short sequences of operations, cut and compared" 400 cargo test -p holdfast-siege --no-fail-fast --lib --bins --test siege -- --test-threads=1
-    step "calibration: the simulator's disks, held to the kernels" 300 cargo test -p holdfast-siege --no-fail-fast --test calibration -- --test-threads=2
+    step "siege: short sequences of operations, cut and compared" 400 "${test[@]}" --test siege -- --test-threads=1
+    step "calibration: the simulator's disks, held to the kernels" 300 "${test[@]}" --test calibration -- --test-threads=2
 }
 
-reruns() {
-    storm 65 power_cuts
-    in_time 40 "end to end, with durability = sync: crash_sqlite, crash_postgres, differential" 300 \
-        env HOLDFAST_E2E_RUN_OPTIONS=--durability=sync \
-        cargo test -p holdfast-e2e --no-fail-fast --test crash_sqlite --test crash_postgres --test differential -- --test-threads=2
-}
-
-histories() {
-    step "end to end: histories" 400 cargo test -p holdfast-e2e --no-fail-fast --test histories -- --test-threads=2
-}
-
-storms() {
-    storm 60 cut_programs
-    storm 40 forgetful
+# What waits more than it computes, in three lanes; what matters most comes first in each.
+kills() {
     storm 150 kills
     in_time 10 "end to end, with write-behind: services, outsiders" 300 \
         env HOLDFAST_E2E_RUN_OPTIONS=--write-behind=on \
-        cargo test -p holdfast-e2e --no-fail-fast --test services --test outsiders -- --test-threads=2
+        "${test[@]}" --test services --test outsiders -- --test-threads=2
 }
 
+cuts() {
+    storm 65 power_cuts
+    storm 60 cut_programs
+}
+
+others() {
+    step "end to end: histories" 400 "${test[@]}" --test histories -- --test-threads=2
+    storm 40 forgetful
+    in_time 40 "end to end, with durability = sync: crash_sqlite, crash_postgres, differential" 300 \
+        env HOLDFAST_E2E_RUN_OPTIONS=--durability=sync \
+        "${test[@]}" --test crash_sqlite --test crash_postgres --test differential -- --test-threads=2
+}
+
+beside=$(mktemp -d)
+lanes=()
+
 step "formatting (cargo fmt)" 60 cargo fmt --all --check
-step "release build" 600 cargo build --release
+# A build ends with few steps that wait for each other: two go side by side.
+lane products products
 step "lints (cargo clippy, warnings are errors)" 600 cargo clippy --workspace --all-targets -- -D warnings
 step "documentation (cargo doc, warnings are errors)" 600 env RUSTDOCFLAGS="-D warnings" \
     cargo doc --workspace --no-deps --document-private-items
@@ -271,15 +293,18 @@ if [ -n "$tools" ]; then
 fi
 step "licences, bans and sources (cargo deny)" 120 cargo deny check licenses bans sources
 step "no dependency is unused (cargo machete)" 60 cargo machete
-own="--workspace --exclude holdfast-e2e --exclude holdfast-model --exclude holdfast-siege"
-# shellcheck disable=SC2086
-step "each crate's own tests: build" 600 cargo test $own --no-run
+# One build for all tests: cargo unites the features of the packages that are selected, so another
+# selection may build the half of it anew.
+test=(cargo test --workspace --no-fail-fast)
+step "tests: build" 900 cargo test --workspace --no-run
+until [ -e "$beside/released" ]; do sleep 1; done
 
-step "end to end: build" 600 cargo test -p holdfast-e2e --no-run
-
+# The tests of each crate by itself, with the same features. A library or a program that no harness
+# can hold is left out. No documentation has tests (`prose/src/examples.rs`).
 own_tests() {
-    # shellcheck disable=SC2086
-    step "each crate's own tests" 600 cargo test $own --no-fail-fast
+    step "each crate's own tests: units" 600 "${test[@]}" --exclude holdfast-preload --lib
+    step "each crate's own tests" 600 "${test[@]}" --exclude holdfast-enter --exclude holdfast-e2e \
+        --exclude holdfast-siege --exclude holdfast-model --bins --test '*'
 }
 
 own_tests_and_suites() {
@@ -288,24 +313,23 @@ own_tests_and_suites() {
 }
 
 # Most tests wait more than they compute, so three things are done at a time.
-beside=$(mktemp -d)
-lanes=()
 if [ -n "$quick" ]; then
+    join
     own_tests
-    step "end to end: basics, crash_sqlite, names" 300 cargo test -p holdfast-e2e --no-fail-fast --test basics --test crash_sqlite --test names
+    step "end to end: basics, crash_sqlite, names" 300 "${test[@]}" --test basics --test crash_sqlite --test names
     summary+=("NOT RUN everything else: bash test.sh")
 else
-    lane computing computing
     lane own-tests own_tests_and_suites
     suites
     join
     # A global sync by any other suite would commit what this one looks at.
-    step "end to end: commits" 300 cargo test -p holdfast-e2e --no-fail-fast --test commits -- --test-threads=1
+    step "end to end: commits" 300 "${test[@]}" --test commits -- --test-threads=1
     # The siege has the disk to itself: beside others a case was seen to take minutes.
+    lane bugs bugs
     sieges
-    lane reruns reruns
-    histories
-    storms
+    lane kills kills
+    lane cuts cuts
+    others
     join
 fi
 rm -rf "$beside"

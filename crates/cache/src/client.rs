@@ -355,46 +355,6 @@ impl<N: Nvm> Client<N> {
         let _ = self.ask(Request::Unseen { why, program: Program::Child });
     }
 
-    /// Notes a change of a file's content that the log does not hold: the next sync is real
-    /// (invariant 9).
-    pub fn note_unlogged(&self, file: FileRef) {
-        if self.is_current(file) {
-            self.row(file).note_unlogged();
-        }
-    }
-
-    /// Notes a change of a file that is the journal's (mode, owner, times, attributes, allocation):
-    /// it is pending in the ledger. Where changes become durable file by file, the file's next sync
-    /// is real.
-    pub fn note_attributes(&self, file: FileRef) {
-        self.note_time();
-        if self.is_current(file) {
-            let row = self.row(file);
-            row.note_unlogged();
-            // What it is now the keeper sees when it hears of this.
-            row.set_ownership(0);
-            if let Some(ledger) = self.ledger(row) {
-                ledger.note();
-            }
-        }
-    }
-
-    /// A call is being made that moves a file's time of change and nothing else. What others did is
-    /// told by that time and by the same notices: so it is heard of before the call and behind it
-    /// ([`Client::hear_all`]).
-    pub fn note_touched(&self, file: FileRef) {
-        if self.is_current(file) {
-            self.row(file).note_touched();
-        }
-    }
-
-    /// The keeper has heard of that call.
-    pub fn end_touched(&self, file: FileRef) {
-        if self.is_current(file) {
-            self.row(file).take_touched();
-        }
-    }
-
     /// The ledger of a file's file system.
     #[inline]
     pub(crate) fn ledger(&self, row: &FileRow) -> Option<&LedgerRow> {

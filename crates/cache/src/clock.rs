@@ -5,11 +5,15 @@ use core::sync::atomic::Ordering;
 use core::time::Duration;
 
 use holdfast_canary::{Canary, on};
+use holdfast_log::TICK_NS;
 use holdfast_media::Nvm;
 use rustix::time::ClockId;
 
 use crate::client::Client;
 use crate::file::FileRef;
+
+/// The kernel's coarse clock ticks every 10 ms at the latest; no more than this does it lag.
+const COARSE_NS_MAX: u64 = 20_000_000;
 
 /// How often the clock's tick is looked for, and how often at most: for 50 ms, a tick being 10 at
 /// the longest.
@@ -44,6 +48,35 @@ fn number(digits: &[u8]) -> u32 {
 }
 
 impl<N: Nvm> Client<N> {
+    /// The time of a record made now. Recovery gives a file the time of its last record, unless the
+    /// file was changed after it, as by a program that sets its times: a record made after that in
+    /// the same tick is not to look older.
+    #[inline]
+    pub(crate) fn record_ns(&self) -> u64 {
+        let now_ns = clock_ns(ClockId::RealtimeCoarse);
+        let changed_ns = self.board.header().changed_ns.get();
+        // Further ahead only if somebody set the clock back.
+        if changed_ns > now_ns && changed_ns - now_ns <= COARSE_NS_MAX && !on(Canary::RecordsCoarse) {
+            changed_ns
+        } else {
+            now_ns
+        }
+    }
+
+    /// Something was changed, or is going to be, that no record holds.
+    pub(crate) fn note_time(&self) {
+        if self.board.header().has_times.word.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        // The file has a time from within the call; what a record has is cut to its own ticks.
+        let (known, now_ns) = (&self.board.header().changed_ns, clock_ns(ClockId::Realtime) + 2 * TICK_NS);
+        let before_ns = known.get();
+        // Further ahead only if somebody set the clock back.
+        if now_ns > before_ns || before_ns - now_ns > COARSE_NS_MAX {
+            known.set(now_ns);
+        }
+    }
+
     /// What records are made with now, if the clock that stamps files has not come there yet.
     #[inline]
     pub fn record_ahead_ns(&self) -> Option<u64> {

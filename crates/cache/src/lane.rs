@@ -13,19 +13,14 @@ use holdfast_pool::{Segment, Seq};
 use holdfast_board::model::{Mutation, mutated};
 use holdfast_board::{FileState, LaneIndex, LaneRow, Stall, wait, wake};
 use holdfast_canary::{Canary, on};
-use holdfast_log::{Draft, Kind, RECORD_HEADER_BYTES, TICK_NS, Tail, append, record_bytes};
+use holdfast_log::{Draft, Kind, RECORD_HEADER_BYTES, Tail, append, record_bytes};
 use holdfast_media::{Bytes, Nvm};
-use rustix::time::ClockId;
 
 use crate::client::Client;
-use crate::clock::clock_ns;
 use crate::errno::Errno;
 use crate::file::FileRef;
 use fit::{CANCEL_BYTES, LOOK_AGAIN};
 pub(crate) use fit::{atomic_write_bytes_max, is_split};
-
-/// The kernel's coarse clock ticks every 10 ms at the latest; no more than this does it lag.
-const COARSE_NS_MAX: u64 = 20_000_000;
 
 /// May the operation go on?
 pub(crate) enum Entry {
@@ -449,37 +444,6 @@ impl<N: Nvm> Drop for Lane<'_, N> {
         }
         if self.more_used > 0 {
             board.header().note_sealed();
-        }
-    }
-}
-
-impl<N: Nvm> Client<N> {
-    /// The time of a record made now. Recovery gives a file the time of its last record, unless the
-    /// file was changed after it, as by a program that sets its times: a record made after that in
-    /// the same tick is not to look older.
-    #[inline]
-    pub(crate) fn record_ns(&self) -> u64 {
-        let now_ns = clock_ns(ClockId::RealtimeCoarse);
-        let changed_ns = self.board.header().changed_ns.get();
-        // Further ahead only if somebody set the clock back.
-        if changed_ns > now_ns && changed_ns - now_ns <= COARSE_NS_MAX && !on(Canary::RecordsCoarse) {
-            changed_ns
-        } else {
-            now_ns
-        }
-    }
-
-    /// Something was changed, or is going to be, that no record holds.
-    pub(crate) fn note_time(&self) {
-        if self.board.header().has_times.word.load(Ordering::Relaxed) == 0 {
-            return;
-        }
-        // The file has a time from within the call; what a record has is cut to its own ticks.
-        let (known, now_ns) = (&self.board.header().changed_ns, clock_ns(ClockId::Realtime) + 2 * TICK_NS);
-        let before_ns = known.get();
-        // Further ahead only if somebody set the clock back.
-        if now_ns > before_ns || before_ns - now_ns > COARSE_NS_MAX {
-            known.set(now_ns);
         }
     }
 }

@@ -17,6 +17,7 @@ mod errno;
 mod file;
 mod lane;
 mod names;
+mod notes;
 mod read;
 mod reason;
 mod request;

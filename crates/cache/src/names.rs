@@ -11,7 +11,7 @@
 use core::ffi::CStr;
 use core::sync::atomic::Ordering;
 
-use holdfast_board::{Commits, Epoch, LedgerRow};
+use holdfast_board::{Commits, LedgerRow};
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 
@@ -76,21 +76,6 @@ pub enum Replace {
 }
 
 impl<N: Nvm> Client<N> {
-    /// Notes a change on a file system that no slot and no record holds: of a name, of a file's
-    /// attributes, or of the size of a file that is not logged. Called before the change is made
-    /// and once more when it is.
-    pub fn note_change(&self, device: u64) -> Option<Epoch> {
-        self.note_time();
-        self.board.header().ledger(device).map(LedgerRow::note)
-    }
-
-    /// Takes a change back that was noted in `epoch` and then not made.
-    pub fn withdraw_change(&self, device: u64, epoch: Epoch) {
-        if let Some(ledger) = self.board.header().ledger(device) {
-            ledger.hold(epoch);
-        }
-    }
-
     /// Persists, before the call, that the name `path` is about to be removed (history 16).
     ///
     /// # Errors

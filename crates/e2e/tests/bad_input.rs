@@ -60,7 +60,8 @@ fn a_library_that_the_user_cannot_read_is_no_missing_one() {
 fn a_runtime_directory_that_is_not_ours() {
     need::root();
     let roots = disk::directory();
-    let run = Pool::of_user(NOBODY, "").run(&[]).env("XDG_RUNTIME_DIR", text(roots.path()));
+    let pool = Pool::of_user(NOBODY, "");
+    let run = pool.run(&[]).env("XDG_RUNTIME_DIR", text(roots.path()));
     run.args(["--", "true"]).ok();
     let pool = Pool::new();
     let script = "mount -t tmpfs -o ro none /run && exec \"$@\"";
@@ -166,7 +167,8 @@ fn nothing_absorbed_is_said() {
     assert!(!output.stderr.contains("NOTHING"), "{}", output.told());
     // A redirection that is not synced had nothing to be absorbed.
     let redirected = |program: &str| {
-        let run = Pool::new().logs_from_sync().run(&[]);
+        let pool = Pool::new().logs_from_sync();
+        let run = pool.run(&[]);
         let script = format!("{} -- {program} > {}", run.line(), text(&disk.root.join("file")));
         Cmd::new("sh").args(["-c", &script]).ok()
     };

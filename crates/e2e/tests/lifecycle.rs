@@ -634,7 +634,8 @@ fn output_that_nobody_syncs_outlives_the_keeper() {
     // In a file of its own, since a shell is to open the output.
     let program = at("program.py");
     std::fs::write(&program, OUTPUT).expect("program");
-    let run = Pool::new().logs_from_sync().run(&[]);
+    let pool = Pool::new().logs_from_sync();
+    let run = pool.run(&[]);
     let run = run.args(["--", "python3", &program, &at("log"), &at("synced")]);
     let script = format!("{} > {}", run.line(), at("output"));
     let told = Cmd::new("sh").args(["-c", &script]).output();

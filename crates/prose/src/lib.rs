@@ -8,6 +8,7 @@
 mod canaries;
 mod comments;
 mod cycles;
+mod examples;
 mod links;
 mod map;
 mod modules;
@@ -28,6 +29,7 @@ use std::path::PathBuf;
 
 pub use canaries::canaries;
 pub use cycles::cycles;
+pub use examples::examples;
 pub use links::links;
 pub use map::map;
 pub use names::names;
@@ -38,7 +40,7 @@ pub use states::states;
 pub use tables::tables;
 pub use tree::Tree;
 pub use widths::widths;
-pub use words::words;
+pub use words::{glossary, words};
 
 /// One thing that is wrong.
 #[derive(Debug)]

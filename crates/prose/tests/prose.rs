@@ -57,6 +57,11 @@ fn no_module_uses_what_uses_it() {
 }
 
 #[test]
+fn no_example_is_left_unrun() {
+    no_faults(&holdfast_prose::examples(&TREE));
+}
+
+#[test]
 fn few_files_name_a_state_of_a_file() {
     no_faults(&holdfast_prose::states(&TREE));
 }
@@ -69,6 +74,11 @@ fn no_crate_file_or_function_is_too_large() {
 #[test]
 fn no_word_points_at_what_no_reader_has() {
     no_faults(&holdfast_prose::words(&TREE));
+}
+
+#[test]
+fn the_map_begins_with_few_words() {
+    no_faults(&holdfast_prose::glossary(&TREE));
 }
 
 /// A check of nothing finds nothing: the tree has to have been read.

@@ -307,7 +307,7 @@ fn play_two_lives(worker: &mut Worker<'_>, first: &History, second: &History) ->
     let failed = |violation: Violation, history: &History| Failure {
         violation,
         history: format!("{first}then, after a crash and recovery, {history}"),
-        replay: "--help # a second life: cargo test -p holdfast-sim --test histories".to_owned(),
+        replay: "--help # a second life: cargo test -p holdfast-sim --test stories".to_owned(),
     };
     let played = first.play_all();
     let last = played.snapshots.last().expect("something happened");

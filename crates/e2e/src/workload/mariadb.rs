@@ -5,17 +5,15 @@
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::Child;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use tempfile::TempDir;
-
 use crate::cmd::Cmd;
+use crate::need;
 use crate::proc::wait_until;
 use crate::site::{Acks, Site, Workload};
-use crate::workload::shared;
-use crate::{disk, need};
+use crate::workload::template::{Place, Template};
 
 const USER: &str = "mysql";
 
@@ -48,11 +46,6 @@ pub struct MariaDb {
     template: Arc<Template>,
 }
 
-/// A server's directory with its tables, which is copied for each run.
-struct Template {
-    home: TempDir,
-}
-
 impl MariaDb {
     /// One that takes it for granted that a page is written as a whole.
     pub fn without_double_write() -> Self {
@@ -61,15 +54,8 @@ impl MariaDb {
 
     /// With a template that all share.
     pub fn new() -> Self {
-        static TEMPLATE: Mutex<Weak<Template>> = Mutex::new(Weak::new());
-        let make = || {
-            let home = disk::directory();
-            disk::give_to(home.path(), USER);
-            let place = || home.path().to_owned();
-            make(&Site { dir: place(), aside: place(), memory: place(), over: Arc::default() });
-            Template { home }
-        };
-        Self { double_write: true, template: shared(&TEMPLATE, make) }
+        static TEMPLATE: Place = Place::new(Weak::new());
+        Self { double_write: true, template: Template::shared(&TEMPLATE, USER, make) }
     }
 
     /// Waits until the server takes statements.
@@ -202,7 +188,7 @@ impl Workload for MariaDb {
     }
 
     fn prepare(&self, site: &Site) {
-        Cmd::new("cp").arg("-a").arg(self.template.home.path().join("data")).arg(&site.dir).ok();
+        self.template.copy_to(site);
     }
 
     fn program(&self, site: &Site) -> Vec<String> {

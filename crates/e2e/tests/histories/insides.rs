@@ -30,7 +30,8 @@ fn h23_a_bad_address_ends_nobody_where_a_signal_was_put_off() {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/bad_addresses.c");
     let program = place.path().join("bad_addresses");
     Cmd::new("cc").args(["-O1", "-pthread", "-o"]).args([&program, &source]).ok();
-    let run = Pool::new().run(&[]).arg("--").arg(&program).arg(place.path().join("file"));
+    let pool = Pool::new();
+    let run = pool.run(&[]).arg("--").arg(&program).arg(place.path().join("file"));
     let told = run.limit(4 * SOON).ok();
     assert!(told.stdout.contains("bad addresses told"), "{}", told.told());
 }
