@@ -2,7 +2,9 @@
 //! server that is a program like any other, mounts, and unmounts at the end. All that can be wrong
 //! with what was asked is found before anything is changed. It touches no file behind the mount.
 
+mod detached;
 mod fuse;
+pub mod helper;
 mod place;
 mod server;
 mod spaces;
@@ -20,6 +22,7 @@ use crate::notify::Notify;
 use crate::signals::Signals;
 use crate::words::quoted;
 use crate::{config, locate, options, preload, report, run, verdict};
+use detached::Detached;
 use fuse::{Mounted, Way};
 use place::Place;
 use server::Server;
@@ -33,8 +36,9 @@ const EXIT_SERVER: u8 = 1;
 
 /// The `mount` subcommand.
 pub fn run(args: MountArgs) -> anyhow::Result<u8> {
+    let detached = args.detached.then(Detached::begin).transpose()?;
     refuse_options(&args)?;
-    let place = Place::find(&args.directory, args.at.as_deref())?;
+    let place = Place::find(&args.directory, args.at.as_deref(), &args.mount_options)?;
     let way = fuse::way()?;
     let args = args.into_run();
     let said = config::complete(&args.keeper, args.join)?;
@@ -86,6 +90,9 @@ pub fn run(args: MountArgs) -> anyhow::Result<u8> {
     };
     mounted.read_ahead();
     say_mounted(&args, &place, &config, notify.as_ref());
+    if let Some(mut detached) = detached {
+        detached.mounted();
+    }
     let watch = Watch {
         place: &place,
         mounted: &mounted,
