@@ -102,6 +102,9 @@ pub struct MountServerArgs {
     /// Nobody reaches the files past the mount
     #[arg(long)]
     pub alone: bool,
+    /// Go on for a server that was killed; standard input leads to its holder
+    #[arg(long)]
+    pub successor: bool,
     /// The directory below
     pub directory: PathBuf,
 }
