@@ -93,14 +93,18 @@ impl Mount {
         self.supervisor.as_ref().expect("not ended").id()
     }
 
-    /// The server, and its holder.
-    fn servers(&self) -> [u32; 2] {
+    /// Servers and their holders.
+    fn all_servers(&self) -> Vec<u32> {
         let is_server = |pid: &u32| {
             std::fs::read(format!("/proc/{pid}/cmdline"))
                 .is_ok_and(|line| line.split(|byte| *byte == 0).any(|word| word == b"mount-server"))
         };
-        let started = proc::descendants(self.pid());
-        let found: Vec<u32> = started.into_iter().filter(is_server).collect();
+        proc::descendants(self.pid()).into_iter().filter(is_server).collect()
+    }
+
+    /// The server, and its holder.
+    fn servers(&self) -> [u32; 2] {
+        let found = self.all_servers();
         found.try_into().unwrap_or_else(|found| panic!("no server with a holder: {found:?}"))
     }
 
@@ -113,8 +117,8 @@ impl Mount {
         let killed = self.server();
         proc::kill_hard(killed);
         let is_followed = || {
-            let started = proc::descendants(self.pid());
-            !started.contains(&killed) && Path::new(&self.point).metadata().is_ok()
+            let found = self.all_servers();
+            found.len() == 2 && !found.contains(&killed)
         };
         wait_until(SOON, "another server", is_followed);
     }
@@ -675,6 +679,8 @@ fn who_is_not_root_mounts_elsewhere_by_fusermount3() {
     let shell = "echo by nobody >$1/file && sync $1/file && mv $1/file $1/moved && cat $1/moved";
     let told = Cmd::new("busybox").args(["sh", "-ec", shell, "sh"]).arg(&at).user("nobody", "").ok();
     assert_eq!(told.stdout, "by nobody\n");
+    mount.kill_server();
+    Cmd::new("busybox").args(["cat"]).arg(at.join("moved")).user("nobody", "").ok();
     // Nobody else may look at it, root included.
     Cmd::new("stat").arg(at.join("moved")).output().expect(&[1]);
     proc::signal(mount.pid(), Signal::TERM);

@@ -1,9 +1,9 @@
 //! The holder: a process that shares its server's descriptors and does nothing, so that they stay
-//! open when the server is killed: the device, without which the mount would end, and the files that
-//! are open, names or not. It hands them over to the next server, and ends.
+//! open when the server is killed: the device, without which the mount would end, and the files
+//! that are open, names or not. It hands them over to the next server, and ends.
 //!
-//! It is no client of the library's and must call nothing of libc's that the library stands in front
-//! of; nor may it open or close a descriptor while its server lives.
+//! It is no client of the library's and must call nothing of libc's that the library stands in
+//! front of; nor may it open or close a descriptor while its server lives.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -23,13 +23,12 @@ use rustix::net::{
 use crate::kept::{FIRST, Kept, Row};
 use crate::raw::{self, Result};
 
-/// The next server asks for everything.
-const HAND_OVER: u8 = b'h';
 /// Descriptors in one message. Those on the way have numbers below the first one that is kept.
 const AT_ONCE: usize = 32;
-/// A message is numbers, of which this one stands for none.
+/// A message is the asker's process and numbers, of which this one stands for none.
 const NONE: i32 = -1;
-const MESSAGE_BYTES: usize = AT_ONCE * size_of::<i32>();
+const WORD: usize = size_of::<i32>();
+const MESSAGE_BYTES: usize = (1 + AT_ONCE) * WORD;
 
 /// Starts a holder. `talk` is the server's way to the supervisor, who keeps the other end until the
 /// next server serves.
@@ -47,40 +46,40 @@ pub fn start(talk: &UnixStream, device: BorrowedFd<'_>, kept: &Kept) -> Result<(
 /// Waits until it is asked, as often as servers die before they serve, or until nobody is left who
 /// could ask.
 fn hold(talk: &UnixStream, device: BorrowedFd<'_>, kept: &Kept) {
-    let mut word = [0];
+    let mut asker = [0; WORD];
     loop {
-        match recv(talk, &mut word, RecvFlags::empty()) {
+        match recv(talk, &mut asker, RecvFlags::WAITALL) {
             // Who asks is told by our end that not all of it can be had.
-            Ok((1.., _)) if !kept.has_all() => return,
-            Ok((1.., _)) if word[0] == HAND_OVER => hand_over(talk, device, kept),
-            Ok((1.., _)) | Err(rustix::io::Errno::INTR) => {}
+            Ok((WORD, _)) if kept.has_all() => hand_over(talk, asker, device, kept),
+            Err(rustix::io::Errno::INTR) => {}
             _ => return,
         }
     }
 }
 
-fn hand_over(talk: &UnixStream, device: BorrowedFd<'_>, kept: &Kept) {
-    send(talk, &[(NONE, kept.file()), (NONE, device)]);
+fn hand_over(talk: &UnixStream, asker: [u8; WORD], device: BorrowedFd<'_>, kept: &Kept) {
+    send(talk, asker, &[(NONE, kept.file()), (NONE, device)]);
     let mut batch = Vec::with_capacity(AT_ONCE);
     for (fd, _) in kept.rows() {
         batch.push((fd, raw::borrowed(fd)));
         if batch.len() == AT_ONCE {
-            send(talk, &batch);
+            send(talk, asker, &batch);
             batch.clear();
         }
     }
-    send(talk, &batch);
+    send(talk, asker, &batch);
     if !batch.is_empty() {
         // One without descriptors is the last.
-        send(talk, &[]);
+        send(talk, asker, &[]);
     }
 }
 
 /// Sends descriptors with their numbers. An asker that dies meanwhile is no reason to end.
-fn send(talk: &UnixStream, batch: &[(RawFd, BorrowedFd<'_>)]) {
+fn send(talk: &UnixStream, asker: [u8; WORD], batch: &[(RawFd, BorrowedFd<'_>)]) {
     let mut bytes = [0; MESSAGE_BYTES];
+    bytes[..WORD].copy_from_slice(&asker);
     let numbers = batch.iter().map(|(number, _)| *number).chain(std::iter::repeat(NONE));
-    for (place, number) in bytes.chunks_exact_mut(size_of::<i32>()).zip(numbers) {
+    for (place, number) in bytes[WORD..].chunks_exact_mut(WORD).zip(numbers) {
         place.copy_from_slice(&number.to_ne_bytes());
     }
     let fds: Vec<BorrowedFd<'_>> = batch.iter().map(|(_, fd)| *fd).collect();
@@ -101,12 +100,13 @@ fn send(talk: &UnixStream, batch: &[(RawFd, BorrowedFd<'_>)]) {
 
 /// What the holder had: the device and the memory. All other descriptors are where they were.
 pub fn take_over(holder: &UnixStream) -> Result<(OwnedFd, Arc<Kept>)> {
-    std::io::Write::write_all(&mut &*holder, &[HAND_OVER]).map_err(|_| Errno::EPIPE)?;
-    let mut first = receive(holder)?.into_iter().map(|(_, fd)| fd);
+    let asker = std::process::id().to_ne_bytes();
+    std::io::Write::write_all(&mut &*holder, &asker).map_err(|_| Errno::EPIPE)?;
+    let mut first = receive(holder, asker)?.into_iter().map(|(_, fd)| fd);
     let (Some(memory), Some(device)) = (first.next(), first.next()) else { return Err(Errno::EPROTO) };
     let kept = Kept::of(memory)?;
     loop {
-        let batch = receive(holder)?;
+        let batch = receive(holder, asker)?;
         if batch.is_empty() {
             return Ok((device, Arc::new(kept)));
         }
@@ -131,23 +131,30 @@ fn opened_anew(fd: &OwnedFd) -> Option<OwnedFd> {
     open(&*raw::path_of(fd), flags, Mode::empty()).ok()
 }
 
-/// One message; the numbers with their descriptors.
-fn receive(holder: &UnixStream) -> Result<Vec<(RawFd, OwnedFd)>> {
-    let mut bytes = [0; MESSAGE_BYTES];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(AT_ONCE))];
-    let mut rights = RecvAncillaryBuffer::new(&mut space);
-    let told = recvmsg(holder, &mut [IoSliceMut::new(&mut bytes)], &mut rights, RecvFlags::WAITALL)
-        .map_err(|error| Errno::from_raw(error.raw_os_error()))?;
-    if told.bytes != MESSAGE_BYTES {
-        return Err(Errno::EPIPE);
+/// One message for this asker; the numbers with their descriptors.
+fn receive(holder: &UnixStream, asker: [u8; WORD]) -> Result<Vec<(RawFd, OwnedFd)>> {
+    loop {
+        let mut bytes = [0; MESSAGE_BYTES];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(AT_ONCE))];
+        let mut rights = RecvAncillaryBuffer::new(&mut space);
+        let told = recvmsg(holder, &mut [IoSliceMut::new(&mut bytes)], &mut rights, RecvFlags::WAITALL)
+            .map_err(|error| Errno::from_raw(error.raw_os_error()))?;
+        if told.bytes != MESSAGE_BYTES {
+            return Err(Errno::EPIPE);
+        }
+        let fds = rights.drain().filter_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+            _ => None,
+        });
+        // What an asker left that died is closed.
+        let fds: Vec<OwnedFd> = fds.flatten().collect();
+        if bytes[..WORD] == asker {
+            let numbers = bytes[WORD..].chunks_exact(WORD);
+            let numbers =
+                numbers.map(|number| RawFd::from_ne_bytes(number.try_into().expect("so many bytes")));
+            return Ok(numbers.zip(fds).collect());
+        }
     }
-    let fds = rights.drain().filter_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(fds) => Some(fds),
-        _ => None,
-    });
-    let numbers = bytes.chunks_exact(size_of::<i32>());
-    let numbers = numbers.map(|number| RawFd::from_ne_bytes(number.try_into().expect("so many bytes")));
-    Ok(numbers.zip(fds.flatten()).collect())
 }
 
 /// Has no descriptor below the first one that is kept free any more: what is opened from here on

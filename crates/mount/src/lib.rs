@@ -50,6 +50,8 @@ pub const MOUNTED: u8 = b'm';
 
 /// How many threads take requests: one that waits for a disk stops nobody else.
 const THREADS: usize = 8;
+/// For so long a thread runs before others do that wait: the shortest time that the kernel grants.
+const SLICE_NS: u64 = 100_000;
 /// Open files of a server whose limit may be raised: each inode that the kernel knows is one.
 const OPEN_FILES_MAX: u64 = 1 << 20;
 
@@ -79,6 +81,9 @@ fn prepare() {
     // waits for it. Only root may ask; without it memory must not be short.
     let _ = rustix::process::configure_io_flusher_behavior(true);
     raise_limit();
+    // A program waits for each request, which takes less than this. A machine whose processors are
+    // busy let it wait for milliseconds. Where that cannot be asked for, it is as it was.
+    let _ = raw::ask_for_slices(SLICE_NS);
     // Callers' masks are applied for each of them.
     umask(Mode::empty());
 }

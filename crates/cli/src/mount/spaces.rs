@@ -46,8 +46,8 @@ impl View {
         let mounts = self.mounts.try_clone().context("cannot copy a descriptor")?;
         let root = self.root.try_clone().context("cannot copy a descriptor")?;
         let view = Self { mounts, root };
-        // SAFETY: between fork and exec the closure makes system calls and nothing else: it takes no
-        // lock, allocates nothing and touches nothing that the parent's other threads may hold.
+        // SAFETY: between fork and exec the closure makes system calls and nothing else: it takes
+        // no lock, allocates nothing and touches nothing that the parent's other threads may hold.
         unsafe {
             command.pre_exec(move || Ok(view.enter()?));
         }

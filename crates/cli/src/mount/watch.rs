@@ -1,5 +1,6 @@
-//! What happens while a directory is mounted: signals unmount it, the death of the keeper ends it, and
-//! after the death of a server another one goes on, unless none can. It polls nothing on a timer and never touches a file behind the mount.
+//! What happens while a directory is mounted: signals unmount it, the death of the keeper ends it,
+//! and after the death of a server another one goes on, unless none can. It polls nothing on a
+//! timer and never touches a file behind the mount.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
@@ -23,6 +24,8 @@ use crate::supervise::{Recovered, pidfd_of};
 /// So many servers may end within this time; more have a reason that the next one would have, too.
 const DEATHS_MAX: usize = 20;
 const DEATHS_WITHIN: Duration = Duration::from_secs(60);
+/// Servers that are started after one before no more are.
+const TRIES_MAX: usize = 3;
 
 /// How a mount ended.
 pub struct Ended {
@@ -115,13 +118,18 @@ impl Watch<'_> {
             ));
             return false;
         }
-        match self.start.next(&self.server, self.view) {
+        // One may be killed before it serves; the holder has everything still.
+        let mut next = self.start.next(&self.server, self.view);
+        for _ in 1..TRIES_MAX {
+            if next.is_err() {
+                next = self.start.next(&self.server, self.view);
+            }
+        }
+        match next {
             Ok(server) => self.server = server,
             Err(error) => {
-                report::say(&format!(
-                    "after the server of {point} {} no other one serves: {error:#}",
-                    how(status)
-                ));
+                let how = how(status);
+                report::say(&format!("after the server of {point} {how} no other one serves: {error:#}"));
                 return false;
             }
         }
