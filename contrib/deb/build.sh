@@ -24,6 +24,9 @@ install -m 755 "$built/holdfast" "$built/holdfast-watch" "$built/holdfast-enter"
 install -m 644 "$built/libholdfast.so" "$tree/usr/lib/holdfast/"
 strip --strip-debug "$tree/usr/lib/holdfast/"*
 ln -s ../lib/holdfast/holdfast "$tree/usr/bin/holdfast"
+# By this name mount(8) starts it.
+install -d "$tree/usr/sbin"
+ln -s ../lib/holdfast/holdfast "$tree/usr/sbin/mount.holdfast"
 
 # Units, and the drop-ins as examples: which services use it is for the administrator to say.
 install -d "$tree/usr/lib/systemd/system"

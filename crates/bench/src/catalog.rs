@@ -5,8 +5,8 @@ use anyhow::Result;
 use crate::lab::Lab;
 use crate::report::Outcome;
 use crate::{
-    append_api, behind_reads, behind_writes, fio_benches, lifecycle, maildir, postgres, presence, recovery,
-    redis, rocksdb, saves, sqlite, stages, varmail,
+    append_api, behind_reads, behind_writes, fio_benches, lifecycle, maildir, mount, postgres, presence,
+    recovery, redis, rocksdb, saves, sqlite, stages, varmail,
 };
 
 /// One named benchmark.
@@ -142,6 +142,14 @@ pub const BENCHMARKS: &[Benchmark] = &[
         quick: false,
         absorbs: true,
         run: varmail::rounds,
+    },
+    Benchmark {
+        name: "mount",
+        about: "holdfast mount: 4 KiB write + fsync <= 15 us and 1/8 of native; cached reads >= 0.95 x native, 1 MiB requests >= 0.9 x",
+        tools: &[],
+        quick: false,
+        absorbs: false,
+        run: mount::mount,
     },
     Benchmark {
         name: "startup",

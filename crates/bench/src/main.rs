@@ -16,6 +16,7 @@ mod lab;
 mod lifecycle;
 mod machine;
 mod maildir;
+mod mount;
 mod postgres;
 mod presence;
 mod recovery;

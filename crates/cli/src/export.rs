@@ -1,6 +1,7 @@
 //! Completions and manual pages, generated from the command line's definition.
 
 mod man;
+mod mount;
 mod pool;
 mod roff;
 

@@ -48,12 +48,16 @@ fn main() -> ExitCode {
         report::say(&format!("{} names no deliberate bug", holdfast_canary::VARIABLE));
         return ExitCode::from(EXIT_REFUSED);
     }
-    let arguments = match Arguments::from_line(std::env::args_os()) {
+    let line: Vec<_> = std::env::args_os().collect();
+    if mount::helper::is_meant(&line) {
+        return concluded(mount::helper::run(&line));
+    }
+    let arguments = match Arguments::from_line(line) {
         Ok(arguments) => arguments,
         Err(error) if !error.use_stderr() => error.exit(),
         Err(error) => return refuse_line(&error),
     };
-    let (result, code_on_error) = match arguments.command {
+    concluded(match arguments.command {
         Command::Run(args) => (run::run(*args), EXIT_REFUSED),
         Command::Mount(args) => (mount::run(*args), EXIT_NOT_MOUNTED),
         Command::Serve(args) => (serve::run(*args), 1),
@@ -75,7 +79,11 @@ fn main() -> ExitCode {
         Command::MountServer(args) => (mount::serve(&args), 1),
         Command::BenchWorker(args) => (gain::work(&args), 1),
         Command::Keeper => (keeper_process::serve(), 1),
-    };
+    })
+}
+
+/// The exit status of what was done; what went wrong is said.
+fn concluded((result, code_on_error): (anyhow::Result<u8>, u8)) -> ExitCode {
     match result {
         Ok(code) => ExitCode::from(code),
         Err(error) => {

@@ -16,6 +16,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("dpkg-query", "dpkg"),
     ("eatmydata", "eatmydata"),
     ("fio", "fio"),
+    ("findmnt", "mount util-linux"),
     ("fusermount3", "fuse3"),
     ("gcc", "gcc libc6-dev"),
     ("git", "git"),

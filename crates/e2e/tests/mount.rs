@@ -93,12 +93,34 @@ impl Mount {
         self.supervisor.as_ref().expect("not ended").id()
     }
 
-    fn server(&self) -> u32 {
+    /// Servers and their holders.
+    fn all_servers(&self) -> Vec<u32> {
         let is_server = |pid: &u32| {
             std::fs::read(format!("/proc/{pid}/cmdline"))
                 .is_ok_and(|line| line.split(|byte| *byte == 0).any(|word| word == b"mount-server"))
         };
-        self.family.iter().copied().find(is_server).expect("a server")
+        proc::descendants(self.pid()).into_iter().filter(is_server).collect()
+    }
+
+    /// The server, and its holder.
+    fn servers(&self) -> [u32; 2] {
+        let found = self.all_servers();
+        found.try_into().unwrap_or_else(|found| panic!("no server with a holder: {found:?}"))
+    }
+
+    fn server(&self) -> u32 {
+        self.servers()[0]
+    }
+
+    /// Kills the server; returns once another one goes on.
+    fn kill_server(&self) {
+        let killed = self.server();
+        proc::kill_hard(killed);
+        let is_followed = || {
+            let found = self.all_servers();
+            found.len() == 2 && !found.contains(&killed)
+        };
+        wait_until(SOON, "another server", is_followed);
     }
 
     /// Waits for the end; its exit status, what it said, and the summary.
@@ -199,10 +221,30 @@ map[100:106] = b'stored'
 map.flush()
 ";
 
+/// One transaction for each row, until there is a file "stop" beside the database.
+const ROWS: &str = "
+import os, sqlite3, sys
+base = sqlite3.connect(sys.argv[1], isolation_level=None, timeout=60)
+base.execute('pragma synchronous=full')
+base.execute('create table t(a integer primary key)')
+row = 0
+while not os.path.exists(os.path.dirname(sys.argv[1]) + '/stop'):
+    row += 1
+    base.execute('insert into t values(?)', (row,))
+    print('ack', row, flush=True)
+";
+
 fn acknowledged(program: &mut Running, count: u64) -> u64 {
     program.until(&format!("ack {count}"));
     let rest = program.lines.try_iter().last();
     rest.map_or(count, |line| line["ack ".len()..].parse().expect("a number"))
+}
+
+/// The last line that it said, once it has said another one than those so far.
+fn goes_on(program: &mut Running) -> u64 {
+    program.lines.try_iter().for_each(drop);
+    let line = program.until("ack ");
+    line["ack ".len()..].parse().expect("a number")
 }
 
 /// The kernel went on to believe the mode that it knew: whoever wrote to another's setuid program
@@ -454,8 +496,106 @@ fn a_signal_unmounts_once_nobody_has_a_file_open_there() {
     assert_eq!(std::fs::read(served.join("held")).expect("read"), b"still served");
 }
 
+/// Programs wait while one server follows another, and see no error; nothing is lost, nothing is
+/// done twice.
+fn outlives_its_servers(over: bool) {
+    let (disk, pool, home) = (disk(Kind::Ext4), Pool::new(), disk::directory());
+    let program = appends(home.path());
+    let (served, at) = (directory(&disk, "served"), directory(&disk, "at"));
+    let point = if over { &served } else { &at };
+    let mount = match over {
+        true => Mount::over(&pool, &["--age-max=60s"], &served),
+        false => Mount::start(&pool, &["--at", text(&at)], &served, &at),
+    };
+    let script = here("tests/mount_kills.py");
+    let worker =
+        |number: u32| Running::start(&Cmd::new("python3").arg(&script).arg(point).arg(number.to_string()));
+    let mut workers: Vec<Running> = (0..3).map(worker).collect();
+    let mut static_one = Running::start(&Cmd::new(&program).arg(point.join("file")).arg("1000000"));
+    for _ in 0..5 {
+        for worker in &mut workers {
+            goes_on(worker);
+        }
+        goes_on(&mut static_one);
+        mount.kill_server();
+    }
+    std::fs::write(point.join("stop"), "").expect("made");
+    for worker in &mut workers {
+        let ended = worker.child.wait().expect("wait");
+        let last = worker.lines.iter().last().unwrap_or_default();
+        assert!(
+            ended.success() && last.starts_with("well"),
+            "{ended:?}: {last}: {}",
+            said(&mut worker.child)
+        );
+    }
+    proc::kill_hard(static_one.child.id());
+    drop(static_one.child.wait());
+    let last = static_one.lines.iter().last().map_or(0, |line| line[4..].parse().expect("a number"));
+    Cmd::new("umount").arg(point).ok();
+    let (status, told, _) = mount.end();
+    assert_eq!(status, 0, "{told}");
+    assert_eq!(told.matches("another one goes on").count(), 5, "{told}");
+    must_hold(&served.join("file"), last);
+}
+
 #[test]
-fn a_server_that_is_killed_loses_nothing_and_leaves_no_mount() {
+fn servers_are_killed_and_programs_see_nothing_of_it() {
+    outlives_its_servers(true);
+}
+
+#[test]
+fn the_same_where_others_may_write_past_the_mount() {
+    outlives_its_servers(false);
+}
+
+#[test]
+fn a_database_outlives_the_servers_of_its_directory() {
+    let (disk, pool) = (disk(Kind::Xfs), Pool::new());
+    let served = directory(&disk, "served");
+    let mount = Mount::over(&pool, &["--age-max=60s"], &served);
+    let base = served.join("base");
+    let mut database = Running::start(&Cmd::new("python3").args(["-c", ROWS]).arg(&base));
+    for _ in 0..5 {
+        goes_on(&mut database);
+        mount.kill_server();
+    }
+    std::fs::write(served.join("stop"), "").expect("made");
+    assert!(database.child.wait().expect("wait").success(), "{}", said(&mut database.child));
+    let last = database.lines.iter().last().map_or(0, |line| line[4..].parse::<u64>().expect("a number"));
+    let told = Cmd::new("sqlite3").arg(&base).arg("pragma integrity_check; select count(*) from t").ok();
+    assert_eq!(told.stdout, format!("ok\n{last}\n"));
+    mount.unmount();
+}
+
+/// A crash after the second server: what the first one had acknowledged is in the log still.
+#[test]
+fn what_killed_servers_acknowledged_survives_a_power_cut() {
+    let (disk, pool, home) = (disk(Kind::Ext4), Pool::new(), disk::directory());
+    let program = appends(home.path());
+    let served = directory(&disk, "served");
+    disk.settle();
+    let file = served.join("file");
+    let mut mount = Mount::over(&pool, &["--age-max=60s"], &served);
+    let mut running = Running::start(&Cmd::new(&program).arg(&file).arg("1000000"));
+    for _ in 0..2 {
+        goes_on(&mut running);
+        mount.kill_server();
+    }
+    mount.family = proc::descendants(mount.pid());
+    let last = goes_on(&mut running);
+    disk.cut_power();
+    mount.kill_all();
+    drop(running.child.wait());
+    clear(&served);
+    disk.restore_power();
+    pool.recover(&[]).ok();
+    must_hold(&file, last);
+}
+
+/// Without its holder a server takes the mount with it; what it acknowledged is kept.
+#[test]
+fn a_server_without_a_holder_loses_nothing_and_leaves_no_mount() {
     let (disk, pool, home) = (disk(Kind::Ext4), Pool::new(), disk::directory());
     let program = appends(home.path());
     let served = directory(&disk, "served");
@@ -463,7 +603,9 @@ fn a_server_that_is_killed_loses_nothing_and_leaves_no_mount() {
     let mount = Mount::over(&pool, &["--age-max=60s"], &served);
     let mut running = Running::start(&Cmd::new(&program).arg(&file).arg("1000000"));
     let last = acknowledged(&mut running, 100);
-    proc::kill_hard(mount.server());
+    let [server, holder] = mount.servers();
+    proc::kill_hard(holder);
+    proc::kill_hard(server);
     let (status, said, _) = mount.end();
     assert_eq!(status, 1, "{said}");
     assert!(said.contains("was killed by signal 9") && said.contains("is unmounted"), "{said}");
@@ -537,6 +679,8 @@ fn who_is_not_root_mounts_elsewhere_by_fusermount3() {
     let shell = "echo by nobody >$1/file && sync $1/file && mv $1/file $1/moved && cat $1/moved";
     let told = Cmd::new("busybox").args(["sh", "-ec", shell, "sh"]).arg(&at).user("nobody", "").ok();
     assert_eq!(told.stdout, "by nobody\n");
+    mount.kill_server();
+    Cmd::new("busybox").args(["cat"]).arg(at.join("moved")).user("nobody", "").ok();
     // Nobody else may look at it, root included.
     Cmd::new("stat").arg(at.join("moved")).output().expect(&[1]);
     proc::signal(mount.pid(), Signal::TERM);

@@ -59,6 +59,8 @@ fn the_package_is_installed_runs_and_leaves_nothing() {
         "./usr/share/man/man1/holdfast-bench.1.gz",
         "./usr/share/man/man5/holdfast-pool.5.gz",
         "./usr/share/man/man5/holdfast.toml.5.gz",
+        "./usr/share/man/man8/mount.holdfast.8.gz",
+        "./usr/sbin/mount.holdfast -> ../lib/holdfast/holdfast",
         "./usr/share/bash-completion/completions/holdfast",
         "./etc/holdfast/holdfast.toml",
     ] {
@@ -94,7 +96,7 @@ fn tracers_find_the_probes() {
 fn man_reads_the_pages() {
     let dir = tempfile::tempdir().expect("a directory");
     Cmd::holdfast("man").arg("--dir").arg(dir.path()).ok();
-    for section in ["man1", "man5"] {
+    for section in ["man1", "man5", "man8"] {
         for page in std::fs::read_dir(dir.path().join(section)).expect("pages").flatten() {
             let read = Cmd::new("groff").args(["-man", "-Tutf8", "-ww", "-z"]).arg(page.path()).ok();
             assert_eq!(read.stderr, "", "{}", read.told());

@@ -68,3 +68,16 @@ pub fn write(fd: BorrowedFd<'_>, at: u64, bytes: &[u8], appends: bool) -> Result
     }
     Ok(done)
 }
+
+/// Appends what a server that is gone may have appended already, in whole or in part, where the
+/// file ended at `end`; how much is there now.
+pub fn append_rest(fd: BorrowedFd<'_>, end: u64, bytes: &[u8]) -> Result<usize> {
+    let mut found = vec![0; bytes.len()];
+    let there = match pread(fd, &mut found, offset(end)?) {
+        Ok(there) if found[..there] == bytes[..there] => there,
+        // Somebody else's bytes; or it is open for writing alone, and nobody can tell.
+        _ => 0,
+    };
+    let rest = &bytes[there..];
+    if rest.is_empty() { Ok(there) } else { write(fd, end, rest, true).map(|wrote| there + wrote) }
+}

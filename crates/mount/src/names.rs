@@ -5,14 +5,14 @@
 //! A file must never be on the disk with the caller's setuid or setgid bits while it is still ours.
 
 use std::ffi::OsStr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use fuser::{INodeNo, Request};
 use holdfast_canary::{Canary, on};
 use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, open, openat};
+use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, RenameFlags, open, openat, renameat, renameat2};
 use nix::sys::stat::{
-    FchmodatFlags, FileStat, Mode, SFlag, UtimensatFlags, fchmod, fchmodat, fstat, mkdirat, mknodat,
+    FchmodatFlags, FileStat, Mode, SFlag, UtimensatFlags, fchmod, fchmodat, fstat, fstatat, mkdirat, mknodat,
     utimensat,
 };
 use nix::sys::time::TimeSpec;
@@ -83,22 +83,27 @@ fn is_mount_root(fd: &OwnedFd) -> bool {
     told.is_ok_and(|told| told.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
 }
 
-/// Makes a regular file and opens it, or opens the one that is there.
+/// Makes a regular file and opens it, or opens the one that is there. A file that is there although
+/// it should not be is the one to make, if `may_be_made`.
 pub fn create(
-    nodes: &Nodes,
     parent: &Node,
     name: &OsStr,
     mode: u32,
     flags: OFlag,
     caller: Caller,
-) -> Result<(INodeNo, FileStat, OwnedFd)> {
+    may_be_made: bool,
+) -> Result<OwnedFd> {
     let plain = flags & (OFlag::O_ACCMODE | OFlag::O_TRUNC) | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    let fd = loop {
+    loop {
         let owner = caller.owner(parent)?;
         let wanted = caller.mode(parent, mode);
         let held = if owner.is_some() { wanted.bits() & PRIVILEGES } else { 0 };
         let first = Mode::from_bits_truncate(wanted.bits() & !held);
-        match openat(parent, name, plain | OFlag::O_CREAT | OFlag::O_EXCL, first) {
+        let made = match openat(parent, name, plain | OFlag::O_CREAT | OFlag::O_EXCL, first) {
+            Err(Errno::EEXIST) if may_be_made => openat(parent, name, plain, Mode::empty()),
+            made => made,
+        };
+        match made {
             Ok(fd) => {
                 let given = owner.map_or(Ok(()), |(uid, gid)| fchown(&fd, Some(uid), gid));
                 // The bits of an ACL that was inherited stay.
@@ -110,21 +115,25 @@ pub fn create(
                     let _ = unlinkat(parent, name, UnlinkatFlags::NoRemoveDir);
                     return Err(error);
                 }
-                break fd;
+                return Ok(fd);
             }
             Err(Errno::EEXIST) if !flags.contains(OFlag::O_EXCL) => {
                 match openat(parent, name, plain, Mode::empty()) {
                     // It went between the two.
                     Err(Errno::ENOENT) => {}
-                    opened => break opened?,
+                    opened => return opened,
                 }
             }
             Err(error) => return Err(error),
         }
-    };
-    let stat = fstat(&fd)?;
-    let look = open(&*raw::path_of(&fd), OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?;
-    Ok((nodes.look_up(look, &stat), stat, fd))
+    }
+}
+
+/// Counts a lookup of a file that was made and opened.
+pub fn made(nodes: &Nodes, fd: BorrowedFd<'_>) -> Result<(INodeNo, FileStat)> {
+    let stat = fstat(fd)?;
+    let look = open(&*raw::path_of(fd), OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?;
+    Ok((nodes.look_up(look, &stat), stat))
 }
 
 /// What else can be made.
@@ -137,14 +146,8 @@ pub enum Made<'a> {
     Link(&'a OsStr),
 }
 
-/// Makes a name and counts a lookup of it.
-pub fn make(
-    nodes: &Nodes,
-    parent: &Node,
-    name: &OsStr,
-    made: &Made<'_>,
-    caller: Caller,
-) -> Result<(INodeNo, FileStat)> {
+/// Makes a name. One that is there already is the one to make, if `may_be_made`.
+pub fn make(parent: &Node, name: &OsStr, made: &Made<'_>, caller: Caller, may_be_made: bool) -> Result<()> {
     let owner = caller.owner(parent)?;
     let mut held = 0;
     let mut first = |mode: u32| {
@@ -152,13 +155,17 @@ pub fn make(
         held = if owner.is_some() { wanted & PRIVILEGES } else { 0 };
         Mode::from_bits_truncate(wanted & !held)
     };
-    match *made {
-        Made::Directory(mode) => mkdirat(parent, name, first(mode))?,
+    let done = match *made {
+        Made::Directory(mode) => mkdirat(parent, name, first(mode)),
         Made::Node(mode, device) => {
             let kind = SFlag::from_bits_truncate(mode) & SFlag::S_IFMT;
-            mknodat(parent, name, kind, first(mode), u64::from(device))?;
+            mknodat(parent, name, kind, first(mode), u64::from(device))
         }
-        Made::Link(target) => symlinkat(target, parent, name)?,
+        Made::Link(target) => symlinkat(target, parent, name),
+    };
+    match done {
+        Err(Errno::EEXIST) if may_be_made => {}
+        done => done?,
     }
     if let Some((uid, gid)) = owner {
         let given = fchownat(parent, name, Some(uid), gid, AtFlags::AT_SYMLINK_NOFOLLOW);
@@ -170,7 +177,7 @@ pub fn make(
             return Err(error);
         }
     }
-    look_up(nodes, parent, name)
+    Ok(())
 }
 
 fn add_mode(parent: &Node, name: &OsStr, bits: u32) -> Result<()> {
@@ -185,14 +192,50 @@ pub fn set_mode(fd: impl AsFd, mode: Mode) -> Result<()> {
     fchmodat(AT_FDCWD, &*path, mode, FchmodatFlags::FollowSymlink)
 }
 
-/// One more name for a file; counts a lookup.
-pub fn link(nodes: &Nodes, node: &Node, parent: &Node, name: &OsStr) -> Result<(INodeNo, FileStat)> {
-    if node.is_link {
-        linkat(node, "", parent, name, AtFlags::AT_EMPTY_PATH)?;
+/// One more name for a file.
+pub fn link(node: &Node, parent: &Node, name: &OsStr, may_be_made: bool) -> Result<()> {
+    let done = if node.is_link {
+        linkat(node, "", parent, name, AtFlags::AT_EMPTY_PATH)
     } else {
-        linkat(AT_FDCWD, &*raw::path_of(node), parent, name, AtFlags::AT_SYMLINK_FOLLOW)?;
+        linkat(AT_FDCWD, &*raw::path_of(node), parent, name, AtFlags::AT_SYMLINK_FOLLOW)
+    };
+    match done {
+        Err(Errno::EEXIST) if may_be_made && number(parent, name)? == fstat(node)?.st_ino => Ok(()),
+        done => done,
     }
-    look_up(nodes, parent, name)
+}
+
+/// The number of the inode that has a name, below.
+pub fn number(parent: &Node, name: &OsStr) -> Result<u64> {
+    Ok(fstatat(parent, name, AtFlags::AT_SYMLINK_NOFOLLOW)?.st_ino)
+}
+
+/// Takes a name away. One that is not there is gone already, if `may_be_gone`.
+pub fn remove(parent: &Node, name: &OsStr, how: UnlinkatFlags, may_be_gone: bool) -> Result<()> {
+    match unlinkat(parent, name, how) {
+        Err(Errno::ENOENT) if may_be_gone => Ok(()),
+        done => done,
+    }
+}
+
+/// Moves a name. If it may be done already, `before` says which inode had the name.
+pub fn rename(
+    (from, name): (&Node, &OsStr),
+    (to, new_name): (&Node, &OsStr),
+    flags: RenameFlags,
+    before: Option<u64>,
+) -> Result<()> {
+    if let Some(before) = before {
+        let is_there = |found: Result<u64>| found.is_ok_and(|found| found == before);
+        // Two names of one file stay as they are; then doing it again does nothing.
+        if !is_there(number(from, name)) && is_there(number(to, new_name)) {
+            return Ok(());
+        }
+    }
+    match flags.is_empty() {
+        true => renameat(from, name, to, new_name),
+        false => renameat2(from, name, to, new_name, flags),
+    }
 }
 
 /// The writes of others than root take setuid and setgid bits away, as natively: the kernel leaves

@@ -2,14 +2,15 @@
 //! becomes of its names, and a count of the kernel's lookups. A file with two names is one node.
 
 use std::collections::HashMap;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use fuser::INodeNo;
 use nix::errno::Errno;
-use nix::sys::stat::{FileStat, SFlag};
+use nix::sys::stat::{FileStat, SFlag, fstat};
 
-use crate::raw::Result;
+use crate::kept::{Kept, Row};
+use crate::raw::{self, Result};
 
 /// Numbers for inodes of another device, such as those of a btrfs subvolume, begin here: no file
 /// system gives out such a number itself.
@@ -47,6 +48,7 @@ struct Tables {
 pub struct Nodes {
     root: Arc<Node>,
     device: u64,
+    kept: Arc<Kept>,
     tables: RwLock<Tables>,
 }
 
@@ -57,8 +59,32 @@ pub fn is(stat: &FileStat, kind: SFlag) -> bool {
 
 impl Nodes {
     /// A table that knows the root alone.
-    pub fn new(root: OwnedFd, device: u64) -> Self {
-        Self { root: Arc::new(Node { fd: root, is_link: false }), device, tables: RwLock::default() }
+    pub fn new(root: OwnedFd, device: u64, kept: Arc<Kept>) -> Self {
+        kept.set_node(root.as_raw_fd(), INodeNo::ROOT.0, 1);
+        Self { root: Arc::new(Node { fd: root, is_link: false }), device, kept, tables: RwLock::default() }
+    }
+
+    /// The table of a server that is gone, by the descriptors that it had.
+    pub fn known(kept: Arc<Kept>) -> Result<Self> {
+        let (mut root, mut tables) = (None, Tables::default());
+        for (fd, row) in kept.rows() {
+            let Row::Node { number, lookups } = row else { continue };
+            let fd = raw::owned(fd);
+            let stat = fstat(&fd)?;
+            let node = Arc::new(Node { fd, is_link: is(&stat, SFlag::S_IFLNK) });
+            if number == INodeNo::ROOT.0 {
+                root = Some((node, stat.st_dev));
+                continue;
+            }
+            let identity = (stat.st_dev, stat.st_ino);
+            if number >= FIRST_OF_OTHERS {
+                tables.others.insert(identity, number);
+            }
+            tables.known.insert(number, Known { node, lookups, identity });
+        }
+        tables.others_made = kept.others_made();
+        let (root, device) = root.ok_or(Errno::EPROTO)?;
+        Ok(Self { root, device, kept, tables: RwLock::new(tables) })
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Tables> {
@@ -87,9 +113,14 @@ impl Nodes {
         let identity = (stat.st_dev, stat.st_ino);
         let mut tables = self.write();
         let number = tables.number(identity, self.device);
+        if tables.others_made != self.kept.others_made() {
+            self.kept.set_others_made(tables.others_made);
+        }
         let node = || Arc::new(Node { fd, is_link: is(stat, SFlag::S_IFLNK) });
         let known = tables.known.entry(number);
-        known.or_insert_with(|| Known { node: node(), lookups: 0, identity }).lookups += 1;
+        let known = known.or_insert_with(|| Known { node: node(), lookups: 0, identity });
+        known.lookups += 1;
+        self.kept.set_node(known.node.fd.as_raw_fd(), number, known.lookups);
         INodeNo(number)
     }
 
@@ -98,7 +129,11 @@ impl Nodes {
         let mut tables = self.write();
         let Some(known) = tables.known.get_mut(&inode.0) else { return };
         known.lookups = known.lookups.saturating_sub(lookups);
-        if known.lookups == 0 {
+        let fd = known.node.fd.as_raw_fd();
+        if known.lookups > 0 {
+            self.kept.set_node(fd, inode.0, known.lookups);
+        } else {
+            self.kept.clear(fd);
             let gone = tables.known.remove(&inode.0);
             if let Some(known) = &gone {
                 tables.others.remove(&known.identity);
@@ -134,11 +169,12 @@ mod tests {
         File::create(&one).and_then(|_| std::fs::hard_link(&one, &two)).expect("made");
         let open = |path| OwnedFd::from(File::open(path).expect("opened"));
         let root = open(dir.path());
-        let device = nix::sys::stat::fstat(&root).expect("stat").st_dev;
-        let nodes = Nodes::new(root, device);
+        let device = fstat(&root).expect("stat").st_dev;
+        let kept = Arc::new(Kept::new().expect("memory"));
+        let nodes = Nodes::new(root, device, Arc::clone(&kept));
         let look_up = |path| {
             let fd = open(path);
-            let stat = nix::sys::stat::fstat(&fd).expect("stat");
+            let stat = fstat(&fd).expect("stat");
             nodes.look_up(fd, &stat)
         };
         let number = look_up(&one);
@@ -148,6 +184,7 @@ mod tests {
         nodes.forget(number, 1);
         assert_eq!(nodes.get(number).expect_err("forgotten"), Errno::ESTALE);
         nodes.get(INodeNo::ROOT).expect("the root stays");
+        assert_eq!(kept.rows().count(), 1, "only the root is kept");
     }
 
     #[test]

@@ -5,6 +5,7 @@
 use std::ffi::{CStr, CString, OsStr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
+use std::sync::atomic::AtomicU64;
 
 use fuser::FileHandle;
 use nix::errno::Errno;
@@ -24,7 +25,12 @@ const SYNCHRONOUS: u64 = 1 << 32;
 
 /// The handle of a descriptor that the kernel is given, and will release once.
 pub fn handle(fd: OwnedFd, is_synchronous: bool) -> FileHandle {
-    let number = u64::from(fd.into_raw_fd().unsigned_abs());
+    handle_of(fd.into_raw_fd(), is_synchronous)
+}
+
+/// The same of a descriptor that nobody else closes.
+pub fn handle_of(fd: RawFd, is_synchronous: bool) -> FileHandle {
+    let number = u64::from(fd.unsigned_abs());
     FileHandle(if is_synchronous { number | SYNCHRONOUS } else { number })
 }
 
@@ -33,7 +39,8 @@ pub fn is_synchronous(handle: FileHandle) -> bool {
     handle.0 & SYNCHRONOUS != 0
 }
 
-fn number(handle: FileHandle) -> RawFd {
+/// The number of the descriptor behind a handle.
+pub fn number(handle: FileHandle) -> RawFd {
     // The low half, in which a descriptor's number lies.
     handle.0 as u32 as RawFd
 }
@@ -114,4 +121,97 @@ pub fn copy(
         libc::copy_file_range(from.as_raw_fd(), &raw mut at, to.as_raw_fd(), &raw mut at_target, len, 0)
     };
     Errno::result(copied).map(isize::unsigned_abs)
+}
+
+/// The memory of a file of `words` words, which stays mapped for good. Whoever else has mapped it
+/// uses these atomics, too.
+pub fn shared_words(file: BorrowedFd<'_>, words: usize) -> Result<&'static [AtomicU64]> {
+    use rustix::mm::{MapFlags, ProtFlags, mmap};
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: the kernel chooses a place that nobody else has, and nothing unmaps it.
+    let at = unsafe {
+        mmap(std::ptr::null_mut(), words * size_of::<u64>(), protection, MapFlags::SHARED, file, 0)
+    };
+    let at = at.map_err(|error| Errno::from_raw(error.raw_os_error()))?;
+    // SAFETY: so many words are mapped there, for good, and every one who shares them goes through
+    // atomics.
+    Ok(unsafe { std::slice::from_raw_parts(at.cast::<AtomicU64>(), words) })
+}
+
+/// Starts a process with the same descriptors as this one: what one of them opens or closes, the
+/// other one has or has not, until the last of them is gone. Whether this is the new one. It goes
+/// past libc and the library: the new one is no client, and must call neither of them.
+pub fn share_descriptors() -> Result<bool> {
+    let flags = (libc::CLONE_FILES | libc::SIGCHLD) as usize;
+    let pid: isize;
+    // SAFETY: without CLONE_VM the new process has a copy of this memory and goes on from here with
+    // the same stack. The kernel changes no other registers than those that are named.
+    unsafe {
+        std::arch::asm!(
+            "syscall",
+            inlateout("rax") libc::SYS_clone as isize => pid,
+            in("rdi") flags,
+            in("rsi") 0usize,
+            in("rdx") 0usize,
+            in("r10") 0usize,
+            in("r8") 0usize,
+            lateout("rcx") _,
+            lateout("r11") _,
+        );
+    }
+    match i32::try_from(pid) {
+        Ok(pid) if pid < 0 => Err(Errno::from_raw(-pid)),
+        done => Ok(done == Ok(0)),
+    }
+}
+
+/// What the kernel knows of how a thread is scheduled, as far as `sched_setattr` is told of it.
+#[repr(C)]
+#[derive(Default)]
+struct Scheduling {
+    bytes: u32,
+    policy: u32,
+    flags: u64,
+    nice: i32,
+    priority: u32,
+    runtime_ns: u64,
+    deadline_ns: u64,
+    period_ns: u64,
+}
+
+/// Has this thread, and those that it starts, run as soon as they are woken, for at most this long
+/// if others wait; they get no larger share than before. Since Linux 6.12; before, nothing changes.
+pub fn ask_for_slices(slice_ns: u64) -> Result<()> {
+    let bytes = size_of::<Scheduling>() as u32;
+    let mut now = Scheduling::default();
+    // SAFETY: the kernel writes at most as many bytes as it is told that there are.
+    Errno::result(unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut now, bytes, 0) })?;
+    if now.policy != libc::SCHED_OTHER as u32 {
+        // Somebody has said how it is to run.
+        return Ok(());
+    }
+    let asked = Scheduling { bytes, flags: 0, runtime_ns: slice_ns, ..now };
+    // SAFETY: the kernel reads the bytes, which live as long as the call.
+    Errno::result(unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const asked, 0) }).map(drop)
+}
+
+/// Puts a descriptor where the kernel's handles and our tables expect it. The library sees it.
+pub fn put(fd: BorrowedFd<'_>, target: RawFd) -> Result<()> {
+    // SAFETY: touches no memory; what was open there is nobody's.
+    Errno::result(unsafe { libc::dup2(fd.as_raw_fd(), target) }).map(drop)
+}
+
+/// The descriptor of that number, which stays open meanwhile.
+pub fn borrowed<'a>(number: RawFd) -> BorrowedFd<'a> {
+    // SAFETY: the caller has it from the table of what is kept, whose rows are cleared before their
+    // descriptors are closed, and nobody is left who would.
+    unsafe { BorrowedFd::borrow_raw(number) }
+}
+
+/// The descriptor of that number, which nobody else closes.
+pub fn owned(number: RawFd) -> OwnedFd {
+    use std::os::fd::FromRawFd;
+    // SAFETY: the caller has it from the table of what is kept, in which each number stands for one
+    // owner.
+    unsafe { OwnedFd::from_raw_fd(number) }
 }

@@ -15,11 +15,12 @@ use fuser::{
     ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use holdfast_canary::{Canary, on};
+use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, OFlag};
 use nix::unistd::{Gid, Uid, UnlinkatFlags, Whence};
 
 use crate::names::{self, Caller, Made};
-use crate::raw::{self, descriptor, handle};
+use crate::raw::{self, descriptor};
 use crate::tree::{Change, GENERATION, Server, answer, empty, offset, told};
 use crate::{attr, data, directory, xattr};
 
@@ -47,6 +48,7 @@ impl Filesystem for Server {
             | InitFlags::FUSE_ASYNC_DIO
             | InitFlags::FUSE_DONT_MASK
             | InitFlags::FUSE_POSIX_ACL
+            | InitFlags::FUSE_HAS_RESEND
             | InitFlags::FUSE_HANDLE_KILLPRIV_V2;
         let cached = match self.is_alone {
             // Else the times of our own writes would empty the page cache.
@@ -130,12 +132,7 @@ impl Filesystem for Server {
         device: u32,
         reply: ReplyEntry,
     ) {
-        let caller = Caller::new(request, umask);
-        let made = self
-            .nodes
-            .get(parent)
-            .and_then(|parent| names::make(&self.nodes, &parent, name, &Made::Node(mode, device), caller));
-        self.entry(made, reply);
+        self.make(request, parent, name, &Made::Node(mode, device), umask, reply);
     }
 
     fn mkdir(
@@ -147,41 +144,24 @@ impl Filesystem for Server {
         umask: u32,
         reply: ReplyEntry,
     ) {
-        let caller = Caller::new(request, umask);
-        let made = self
-            .nodes
-            .get(parent)
-            .and_then(|parent| names::make(&self.nodes, &parent, name, &Made::Directory(mode), caller));
-        self.entry(made, reply);
+        self.make(request, parent, name, &Made::Directory(mode), umask, reply);
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
-        let caller = Caller::new(request, 0);
-        let made = self.nodes.get(parent).and_then(|parent| {
-            names::make(&self.nodes, &parent, name, &Made::Link(target.as_os_str()), caller)
-        });
-        self.entry(made, reply);
+        self.make(request, parent, name, &Made::Link(target.as_os_str()), 0, reply);
     }
 
-    fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let parent = self.nodes.get(parent);
-        empty(
-            parent.and_then(|parent| nix::unistd::unlinkat(&*parent, name, UnlinkatFlags::NoRemoveDir)),
-            reply,
-        );
+    fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.remove(request, parent, name, UnlinkatFlags::NoRemoveDir, reply);
     }
 
-    fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let parent = self.nodes.get(parent);
-        empty(
-            parent.and_then(|parent| nix::unistd::unlinkat(&*parent, name, UnlinkatFlags::RemoveDir)),
-            reply,
-        );
+    fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.remove(request, parent, name, UnlinkatFlags::RemoveDir, reply);
     }
 
     fn rename(
         &self,
-        _request: &Request,
+        request: &Request,
         parent: INodeNo,
         name: &OsStr,
         new_parent: INodeNo,
@@ -190,29 +170,37 @@ impl Filesystem for Server {
         reply: ReplyEmpty,
     ) {
         let flags = nix::fcntl::RenameFlags::from_bits_retain(flags.bits());
-        let done = self.two(parent, new_parent).and_then(|(from, to)| match flags.is_empty() {
-            true => nix::fcntl::renameat(&*from, name, &*to, new_name),
-            false => nix::fcntl::renameat2(&*from, name, &*to, new_name, flags),
+        let done = self.two(parent, new_parent).and_then(|(from, to)| {
+            let moved = || names::number(&from, name).unwrap_or(0);
+            self.once.act(request, moved, |before| {
+                names::rename((&from, name), (&to, new_name), flags, before.value())
+            })
         });
         empty(done, reply);
     }
 
     fn link(
         &self,
-        _request: &Request,
+        request: &Request,
         inode: INodeNo,
         new_parent: INodeNo,
         new_name: &OsStr,
         reply: ReplyEntry,
     ) {
-        let both = self.two(inode, new_parent);
-        let made = both.and_then(|(node, parent)| names::link(&self.nodes, &node, &parent, new_name));
+        let made = self.two(inode, new_parent).and_then(|(node, parent)| {
+            self.once.act(
+                request,
+                || 0,
+                |before| names::link(&node, &parent, new_name, before.value().is_some()),
+            )?;
+            names::look_up(&self.nodes, &parent, new_name)
+        });
         self.entry(made, reply);
     }
 
     fn open(&self, _request: &Request, inode: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         match self.open_file(inode, flags) {
-            Ok(fd) => reply.opened(handle(fd, is_synchronous(flags.0)), self.open_flags()),
+            Ok(fd) => reply.opened(self.handle(fd, is_synchronous(flags.0)), self.open_flags()),
             Err(error) => reply.error(answer(error)),
         }
     }
@@ -228,15 +216,31 @@ impl Filesystem for Server {
         reply: ReplyCreate,
     ) {
         let (flags, caller) = (OFlag::from_bits_retain(flags), Caller::new(request, umask));
-        let parent = self.nodes.get(parent);
-        match parent.and_then(|parent| names::create(&self.nodes, &parent, name, mode, flags, caller)) {
-            Ok((inode, stat, fd)) => reply.created(
-                &self.believed,
-                &attr::from(&stat, inode),
-                GENERATION,
-                handle(fd, is_synchronous(flags.bits())),
-                self.open_flags(),
-            ),
+        let made = self.nodes.get(parent).and_then(|parent| {
+            self.once.opened(
+                request,
+                || 0,
+                |before| {
+                    let may_be_made = before.value().is_some();
+                    let fd = names::create(&parent, name, mode, flags, caller, may_be_made)?;
+                    Ok(raw::number(self.handle(fd, false)))
+                },
+            )
+        });
+        let known = made.and_then(|number| {
+            let open = raw::handle_of(number, is_synchronous(flags.bits()));
+            match names::made(&self.nodes, descriptor(open)) {
+                Ok(known) => Ok((open, known)),
+                Err(error) => {
+                    self.close(open);
+                    Err(error)
+                }
+            }
+        });
+        match known {
+            Ok((open, (inode, stat))) => {
+                reply.created(&self.believed, &attr::from(&stat, inode), GENERATION, open, self.open_flags())
+            }
             Err(error) => reply.error(answer(error)),
         }
     }
@@ -260,7 +264,7 @@ impl Filesystem for Server {
 
     fn write(
         &self,
-        _request: &Request,
+        request: &Request,
         inode: INodeNo,
         open: FileHandle,
         offset: u64,
@@ -279,7 +283,11 @@ impl Filesystem for Server {
             true if !on(Canary::MountPrivilegesKept) => self.drop_privileges(inode, fd),
             _ => Ok(()),
         };
-        match privileged.and_then(|()| data::write(fd, offset, bytes, appends)) {
+        let wrote = privileged.and_then(|()| match appends {
+            true => self.append(request, fd, bytes),
+            false => data::write(fd, offset, bytes, false),
+        });
+        match wrote {
             Ok(wrote) => reply.written(wrote as u32),
             Err(error) => reply.error(answer(error)),
         }
@@ -308,7 +316,7 @@ impl Filesystem for Server {
         reply: ReplyEmpty,
     ) {
         reply.ok();
-        raw::close(open);
+        self.close(open);
     }
 
     /// The library knows whether the log has it all; never `ENOSYS`, after which the kernel would
@@ -326,9 +334,12 @@ impl Filesystem for Server {
     fn opendir(&self, _request: &Request, inode: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         match self.open_file(inode, OpenFlags(libc::O_RDONLY)) {
             Ok(fd) if self.is_alone => {
-                reply.opened(handle(fd, false), FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE);
+                reply.opened(
+                    self.handle(fd, false),
+                    FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE,
+                );
             }
-            Ok(fd) => reply.opened(handle(fd, false), FopenFlags::empty()),
+            Ok(fd) => reply.opened(self.handle(fd, false), FopenFlags::empty()),
             Err(error) => reply.error(answer(error)),
         }
     }
@@ -376,7 +387,7 @@ impl Filesystem for Server {
         reply: ReplyEmpty,
     ) {
         reply.ok();
-        raw::close(open);
+        self.close(open);
     }
 
     fn fsyncdir(&self, request: &Request, inode: INodeNo, open: FileHandle, data: bool, reply: ReplyEmpty) {
@@ -402,7 +413,7 @@ impl Filesystem for Server {
 
     fn setxattr(
         &self,
-        _request: &Request,
+        request: &Request,
         inode: INodeNo,
         name: &OsStr,
         value: &[u8],
@@ -410,7 +421,17 @@ impl Filesystem for Server {
         _position: u32,
         reply: ReplyEmpty,
     ) {
-        empty(self.nodes.get(inode).and_then(|node| xattr::set(&node, name, value, flags)), reply);
+        let set = self.nodes.get(inode).and_then(|node| {
+            self.once.act(
+                request,
+                || 0,
+                |before| {
+                    let flags = if before.value().is_some() { 0 } else { flags };
+                    xattr::set(&node, name, value, flags)
+                },
+            )
+        });
+        empty(set, reply);
     }
 
     fn getxattr(&self, _request: &Request, inode: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
@@ -421,8 +442,18 @@ impl Filesystem for Server {
         told(self.nodes.get(inode).and_then(|node| xattr::list(&node, size)), reply);
     }
 
-    fn removexattr(&self, _request: &Request, inode: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        empty(self.nodes.get(inode).and_then(|node| xattr::remove(&node, name)), reply);
+    fn removexattr(&self, request: &Request, inode: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let removed = self.nodes.get(inode).and_then(|node| {
+            self.once.act(
+                request,
+                || 0,
+                |before| match xattr::remove(&node, name) {
+                    Err(Errno::ENODATA) if before.value().is_some() => Ok(()),
+                    removed => removed,
+                },
+            )
+        });
+        empty(removed, reply);
     }
 
     fn fallocate(

@@ -1,22 +1,26 @@
 //! What the requests of the kernel have in common: the tree that is served, how its nodes are
 //! reached and changed, and how an answer is put.
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::ffi::OsStr;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use fuser::{
     Errno as Answer, FileAttr, FileHandle, FopenFlags, Generation, INodeNo, Notifier, OpenFlags,
-    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyXattr,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyXattr, Request,
 };
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::sys::stat::{FileStat, Mode, fstat};
-use nix::unistd::{Gid, Uid};
+use nix::unistd::{Gid, Uid, UnlinkatFlags};
 
+use crate::kept::{Kept, Row};
+use crate::names::{Caller, Made};
 use crate::nodes::{Node, Nodes};
-use crate::raw::{Result, descriptor};
+use crate::once::Once;
+use crate::raw::{self, Result, descriptor};
 use crate::{attr, data, directory, names, xattr};
 
 /// How long the kernel may believe a name or attributes where nobody can change them past us.
@@ -35,6 +39,10 @@ pub struct Server {
     pub believed: Duration,
     /// By which the kernel is told what it must not believe any more, once there is a session.
     pub notifier: Arc<OnceLock<Notifier>>,
+    /// What outlives this server.
+    pub kept: Arc<Kept>,
+    /// What must not be done twice.
+    pub once: Once,
 }
 
 pub fn answer(error: Errno) -> Answer {
@@ -72,8 +80,24 @@ pub struct Change {
 
 impl Server {
     /// A server of what `nodes` begins with.
-    pub fn new(nodes: Nodes, is_alone: bool) -> Self {
-        Self { nodes, is_alone, believed: if is_alone { ALONE } else { SHARED }, notifier: Arc::default() }
+    pub fn new(nodes: Nodes, is_alone: bool, kept: Arc<Kept>, once: Once) -> Self {
+        let believed = if is_alone { ALONE } else { SHARED };
+        Self { nodes, is_alone, believed, notifier: Arc::default(), kept, once }
+    }
+
+    /// The handle of a descriptor that the kernel is about to be given.
+    pub fn handle(&self, fd: OwnedFd, is_synchronous: bool) -> FileHandle {
+        self.kept.set_handle(fd.as_raw_fd());
+        raw::handle(fd, is_synchronous)
+    }
+
+    /// Closes what is behind a handle; the kernel has its answer.
+    pub fn close(&self, open: FileHandle) {
+        let number = raw::number(open);
+        if self.kept.what(number) == Some(Row::Handle) {
+            self.kept.clear(number);
+            raw::close(open);
+        }
     }
 
     pub fn entry(&self, found: Result<(INodeNo, FileStat)>, reply: ReplyEntry) {
@@ -155,6 +179,57 @@ impl Server {
 }
 
 impl Server {
+    /// Makes a name and answers with what has it then.
+    pub fn make(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        made: &Made<'_>,
+        umask: u32,
+        reply: ReplyEntry,
+    ) {
+        let caller = Caller::new(request, umask);
+        let done = self.nodes.get(parent).and_then(|parent| {
+            self.once.act(
+                request,
+                || 0,
+                |before| names::make(&parent, name, made, caller, before.value().is_some()),
+            )?;
+            names::look_up(&self.nodes, &parent, name)
+        });
+        self.entry(done, reply);
+    }
+
+    /// Takes a name away.
+    pub fn remove(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        how: UnlinkatFlags,
+        reply: ReplyEmpty,
+    ) {
+        let done = self.nodes.get(parent).and_then(|parent| {
+            self.once.act(request, || 0, |before| names::remove(&parent, name, how, before.value().is_some()))
+        });
+        empty(done, reply);
+    }
+
+    /// Writes at the end, wherever that is.
+    pub fn append(&self, request: &Request, fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<usize> {
+        let end = || fstat(fd).map_or(0, |stat| stat.st_size.unsigned_abs());
+        let wrote = self.once.opened(request, end, |before| {
+            let wrote = match before.value() {
+                Some(end) => data::append_rest(fd, end, bytes),
+                None => data::write(fd, 0, bytes, true),
+            };
+            // A request has a megabyte.
+            wrote.map(|wrote| wrote as i32)
+        });
+        wrote.map(|wrote| wrote.unsigned_abs() as usize)
+    }
+
     /// Adds a name with its attributes, which counts a lookup; whether no more fit.
     pub fn add_plus(
         &self,

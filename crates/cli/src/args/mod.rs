@@ -20,7 +20,7 @@ use crate::words::shown;
 pub use bench::{BenchArgs, BenchCommand, BenchWorkerArgs};
 pub use keeper::{Behind, Durability, Fence, KeeperArgs};
 pub use look::{FilesArgs, MetricsArgs, StatusArgs, TopArgs};
-pub use mount::{MountArgs, MountServerArgs};
+pub use mount::{FLAGS as MOUNT_FLAGS, MountArgs, MountServerArgs};
 pub use run::{RunArgs, ServeArgs};
 pub use tools::{
     CompletionsArgs, ConfigArgs, ConfigCommand, DemoArgs, DoctorArgs, DrainArgs, FormatArgs, InstallArgs,

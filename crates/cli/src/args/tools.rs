@@ -246,7 +246,7 @@ Examples:
 /// Arguments of `man`.
 #[derive(Args, Debug)]
 pub struct ManArgs {
-    /// Write a page for each subcommand and file to man1 and man5 in this directory
+    /// Write a page for each subcommand and file to man1, man5 and man8 in this directory
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
 }

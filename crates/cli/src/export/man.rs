@@ -8,20 +8,21 @@ use anyhow::Context;
 use clap::{Command, CommandFactory};
 use clap_mangen::Man;
 
-use super::pool;
 use super::roff::{heading, item, paragraph, verbatim};
+use super::{mount, pool};
 use crate::args::Arguments;
 
-/// Writes every page to `man1` and `man5` below a directory.
+/// Writes every page to `man1`, `man5` and `man8` below a directory.
 pub fn write_all(dir: &Path) -> anyhow::Result<()> {
     let cannot = || format!("cannot write manual pages to {}", dir.display());
-    for section in ["man1", "man5"] {
+    for section in ["man1", "man5", "man8"] {
         std::fs::create_dir_all(dir.join(section)).with_context(cannot)?;
     }
     for (name, page) in pages()? {
         std::fs::write(dir.join("man1").join(format!("{name}.1")), page).with_context(cannot)?;
     }
     std::fs::write(dir.join("man5/holdfast-pool.5"), pool::page()).with_context(cannot)?;
+    std::fs::write(dir.join("man8/mount.holdfast.8"), mount::page()).with_context(cannot)?;
     std::fs::write(dir.join("man5/holdfast.toml.5"), configuration()).with_context(cannot)
 }
 

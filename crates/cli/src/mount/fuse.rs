@@ -74,7 +74,14 @@ fn flags(place: &Place) -> MountFlags {
         (StatVfsMountFlags::NOATIME, MountFlags::NOATIME),
     ];
     let set = same.into_iter().filter(|(below, _)| place.facts.f_flag.contains(*below));
-    set.fold(MountFlags::empty(), |all, (_, flag)| all | flag)
+    set.fold(place.asked, |all, (_, flag)| all | flag)
+}
+
+/// The same in the words of fusermount3, which sets `nosuid` and `nodev` of its own accord.
+fn words(flags: MountFlags) -> String {
+    let known =
+        [(MountFlags::RDONLY, ",ro"), (MountFlags::NOEXEC, ",noexec"), (MountFlags::NOATIME, ",noatime")];
+    known.into_iter().filter(|(flag, _)| flags.contains(*flag)).map(|(_, word)| word).collect()
 }
 
 /// Mounts as root; who has a copy of the device serves it.
@@ -99,7 +106,9 @@ pub fn mount_by_helper(helper: PathBuf, place: &Place) -> anyhow::Result<(Mounte
     let (ours, theirs) = UnixStream::pair().context("cannot make a socket")?;
     let name = place.directory.display().to_string().replace(['\\', ','], "_");
     let mut command = Command::new(&helper);
-    command.arg("-o").arg(format!("fsname={name},subtype=holdfast,default_permissions"));
+    command
+        .arg("-o")
+        .arg(format!("fsname={name},subtype=holdfast,default_permissions{}", words(flags(place))));
     // The socket is its standard input: no other descriptor survives the start.
     command.arg("--").arg(&place.point).env("_FUSE_COMMFD", "0").stdin(Stdio::from(OwnedFd::from(theirs)));
     let status = command.status().with_context(|| format!("cannot run {}", helper.display()))?;

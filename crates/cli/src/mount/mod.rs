@@ -2,7 +2,9 @@
 //! server that is a program like any other, mounts, and unmounts at the end. All that can be wrong
 //! with what was asked is found before anything is changed. It touches no file behind the mount.
 
+mod detached;
 mod fuse;
+pub mod helper;
 mod place;
 mod server;
 mod spaces;
@@ -20,10 +22,11 @@ use crate::notify::Notify;
 use crate::signals::Signals;
 use crate::words::quoted;
 use crate::{config, locate, options, preload, report, run, verdict};
+use detached::Detached;
 use fuse::{Mounted, Way};
 use place::Place;
-use server::Server;
-use spaces::Users;
+use server::{Server, Start};
+use spaces::Views;
 use watch::{Ended, Watch};
 
 pub use server::serve;
@@ -33,8 +36,9 @@ const EXIT_SERVER: u8 = 1;
 
 /// The `mount` subcommand.
 pub fn run(args: MountArgs) -> anyhow::Result<u8> {
+    let detached = args.detached.then(Detached::begin).transpose()?;
     refuse_options(&args)?;
-    let place = Place::find(&args.directory, args.at.as_deref())?;
+    let place = Place::find(&args.directory, args.at.as_deref(), &args.mount_options)?;
     let way = fuse::way()?;
     let args = args.into_run();
     let said = config::complete(&args.keeper, args.join)?;
@@ -60,7 +64,7 @@ pub fn run(args: MountArgs) -> anyhow::Result<u8> {
     std::env::set_current_dir("/").context("cannot change to /")?;
     let args = RunArgs { summary, ..args };
 
-    let users = if place.is_over() { Some(spaces::part(&place.volume)?) } else { None };
+    let views = if place.is_over() { Some(spaces::part(&place.volume)?) } else { None };
     let mut keeper =
         if args.join { attach::join_only(&config.pool)? } else { attach::attach(&config, args.keeper.size)? };
     let agreed = refuse_foreign_keeper(&place, &keeper)
@@ -75,7 +79,9 @@ pub fn run(args: MountArgs) -> anyhow::Result<u8> {
     let before = keeper.before()?;
     let signals = Signals::hold()?;
     keeper.control.expect_program()?;
-    let (mounted, server) = match begin(&place, way, users, &library, &keeper, &signals) {
+    let start =
+        Start { place: &place, library: &library, socket: keeper.control.socket_path(), signals: &signals };
+    let (mounted, server) = match begin(&start, way, views.as_ref()) {
         Ok(begun) => begun,
         Err(error) => {
             // There is nobody to wait for.
@@ -86,13 +92,16 @@ pub fn run(args: MountArgs) -> anyhow::Result<u8> {
     };
     mounted.read_ahead();
     say_mounted(&args, &place, &config, notify.as_ref());
+    if let Some(mut detached) = detached {
+        detached.mounted();
+    }
     let watch = Watch {
-        place: &place,
+        start,
+        view: views.as_ref().map(|views| &views.inner),
         mounted: &mounted,
         server,
         keeper: &keeper.pidfd,
         pool: &config.pool,
-        signals: &signals,
     };
     let ended = watch.until_the_end()?;
     if let Some(notify) = &notify {
@@ -125,20 +134,13 @@ fn refuse_foreign_keeper(place: &Place, keeper: &Keeper) -> anyhow::Result<()> {
 }
 
 /// Starts the server and mounts. If one of them fails, nothing is left of the other.
-fn begin(
-    place: &Place,
-    way: Way,
-    users: Option<Users>,
-    library: &Path,
-    keeper: &Keeper,
-    signals: &Signals,
-) -> anyhow::Result<(Mounted, Server)> {
-    let start = |device| Server::start(place, library, keeper.control.socket_path(), device, signals);
+fn begin(start: &Start<'_>, way: Way, views: Option<&Views>) -> anyhow::Result<(Mounted, Server)> {
+    let place = start.place;
     let (mounted, mut server) = match way {
         Way::Root(device) => {
             let copy = device.try_clone().context("cannot copy a descriptor")?;
-            let server = start(copy.into())?;
-            let mounted = users.map_or(Ok(()), Users::back).and_then(|()| fuse::mount_device(&device, place));
+            let server = start.first(copy.into())?;
+            let mounted = views.map_or(Ok(()), Views::back).and_then(|()| fuse::mount_device(&device, place));
             match mounted {
                 Ok(mounted) => (mounted, server),
                 Err(error) => return Err(server.give_up(error)),
@@ -146,7 +148,7 @@ fn begin(
         }
         Way::Helper(helper) => {
             let (mounted, device) = fuse::mount_by_helper(helper, place)?;
-            match start(device) {
+            match start.first(device) {
                 Ok(server) => (mounted, server),
                 Err(error) => {
                     mounted.detach();

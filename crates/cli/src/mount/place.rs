@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use rustix::fs::{StatVfs, statvfs};
-use rustix::mount::{UnmountFlags, unmount};
+use rustix::mount::{MountFlags, UnmountFlags, unmount};
 
 use crate::report;
 use crate::words::quoted;
@@ -77,11 +77,13 @@ pub struct Place {
     pub volume: PathBuf,
     /// What the kernel allows on it.
     pub facts: StatVfs,
+    /// What it is not to allow besides.
+    pub asked: MountFlags,
 }
 
 impl Place {
     /// Finds out whether `directory` can be mounted over itself, or `at` another place.
-    pub fn find(directory: &Path, at: Option<&Path>) -> anyhow::Result<Self> {
+    pub fn find(directory: &Path, at: Option<&Path>, options: &[String]) -> anyhow::Result<Self> {
         let directory = existing(directory)?;
         let point = at.map_or_else(|| Ok(directory.clone()), existing)?;
         let mounts = mounts()?;
@@ -92,6 +94,7 @@ impl Place {
             volume: on.point.clone(),
             directory,
             point,
+            asked: flags(options),
         };
         place.refuse_point(&mounts)?;
         place.refuse_user()?;
@@ -137,6 +140,26 @@ impl Place {
         }
         Ok(())
     }
+}
+
+/// Of two options that contradict each other the later one counts.
+fn flags(options: &[String]) -> MountFlags {
+    let known = [
+        ("ro", "rw", MountFlags::RDONLY),
+        ("nosuid", "suid", MountFlags::NOSUID),
+        ("nodev", "dev", MountFlags::NODEV),
+        ("noexec", "exec", MountFlags::NOEXEC),
+        ("noatime", "atime", MountFlags::NOATIME),
+        ("nodiratime", "diratime", MountFlags::NODIRATIME),
+        ("relatime", "", MountFlags::RELATIME),
+        ("strictatime", "", MountFlags::STRICTATIME),
+    ];
+    options.iter().fold(MountFlags::empty(), |mut all, option| {
+        for (set, unset, flag) in known {
+            all.set(flag, option == set || all.contains(flag) && option != unset);
+        }
+        all
+    })
 }
 
 fn refuse_file_system(directory: &Path, on: &Mount) -> anyhow::Result<()> {
@@ -220,9 +243,16 @@ mod tests {
     }
 
     #[test]
+    fn the_later_option_counts() {
+        let options = |words: &[&str]| flags(&words.iter().map(ToString::to_string).collect::<Vec<_>>());
+        assert_eq!(options(&["ro", "noexec", "rw"]), MountFlags::NOEXEC);
+        assert_eq!(options(&["rw", "nosuid", "ro"]), MountFlags::NOSUID | MountFlags::RDONLY);
+    }
+
+    #[test]
     fn what_cannot_be_mounted_is_refused_with_what_to_do() {
         let refused = |directory: &str, at: Option<&str>| {
-            let found = Place::find(Path::new(directory), at.map(Path::new));
+            let found = Place::find(Path::new(directory), at.map(Path::new), &[]);
             format!("{:#}", found.map(|place| place.point).expect_err("refused"))
         };
         assert!(refused("/no/such/directory", None).contains("does not exist"));
