@@ -174,6 +174,60 @@ while (at := whole.find(b'b' * 4096, at)) >= 0:
     }
 }
 
+/// Has `rows` and `keys`: where the board has what it says of the newest bytes of the file's pages.
+const ROWS: &str = "
+import random
+board_bytes = os.fstat(board).st_size
+memory = mmap.mmap(board, board_bytes)
+words = memoryview(memory).cast('Q')
+# A whole page in the log; the number of its oldest record, and a check, behind that.
+whole = lambda word: word >> 40 == 4095 << 12 and not word >> 39 & 1 and word & (1 << 39) - 1
+rows = [at for at in range(len(words) - 2) if whole(words[at]) and words[at + 1] and words[at + 2]]
+# Some may be in the page cache by now: the kernel is told the size.
+count = len(rows)
+assert count > 12 and all(at == rows[0] + 24 * i for i, at in enumerate(rows)), rows
+is_keys = lambda at: 0 < words[at] < 1 << 17 and all(words[at + 8 * i] == words[at] for i in range(count))
+found = [at for at in range(rows[0] - count * 8) if is_keys(at)]
+assert len(found) == 1, found
+keys = [found[0] + 8 * i for i in range(count)]
+";
+
+/// It can write over what the board says of where the newest bytes of a file are: none of them is
+/// lost, or comes to another place, without a word.
+#[test]
+fn what_it_writes_over_page_rows_loses_nothing_in_silence() {
+    let cases = [
+        (
+            "bits of rows",
+            "for turn in range(10): words[random.choice(rows) + turn % 3] ^= 1 << random.randrange(64)",
+        ),
+        ("a bit of a key", "words[random.choice(keys)] ^= 1 << random.randrange(17)"),
+        ("no key", "words[random.choice(keys)] = 0"),
+        ("no row", "at = random.choice(rows); words[at] = words[at + 1] = words[at + 2] = 0"),
+        ("keys", "for at in range(keys[3], keys[6]): words[at] = 0"),
+        ("fewer bytes", "words[rows[5]] -= 1 << 52"),
+        ("an older record", "words[rows[5]], words[rows[6]] = words[rows[6]], words[rows[5]]"),
+        (
+            "text",
+            "at = 8 * rows[4]; memory[at:at + 100] = b'a string that is longer than where it was to go' .ljust(100, b'.')",
+        ),
+    ];
+    for (what, does) in cases {
+        let mut stage = Stage::new(&["--write-behind=at-once"]);
+        let does = stage.hostile(&format!("{ROWS}{does}\n"));
+        does.ok();
+        let drained = stage.pool.command("drain").limit(Duration::from_secs(30)).output();
+        drained.expect(&[1]);
+        let told = stage.pool.status()["errors"].to_string();
+        assert!(told.contains("something stored into"), "{what}: {told}");
+        // Some pages may be there by now, whole and at their places.
+        stage.pages();
+        stage.kill_all();
+        let recover = stage.pool.command("recover").output();
+        assert_eq!(stage.pages(), "b".repeat(PAGES), "{what}: {}", recover.told());
+    }
+}
+
 /// It can write over superblocks and slots: the pool is damaged then, which its keeper or the next
 /// one says, and no file is written to on their word.
 #[test]
