@@ -11,7 +11,7 @@ use anyhow::Context;
 use holdfast_canary::Canary;
 use holdfast_sim::check::Effort;
 use holdfast_sim::run::{Failure, Only, Shared, Worker};
-use holdfast_sim::stories::{STORIES, Story};
+use holdfast_sim::stories::{STORIES, Story, first_of_interest};
 use serde::{Deserialize, Serialize};
 
 /// One thread explores the exhaustive sets of so many operations, before it goes on with seeds like
@@ -20,6 +20,13 @@ const EXHAUSTIVE_OPERATIONS: usize = 4;
 /// It does so in as many rounds, each of which takes every so manieth history: all sets come up
 /// soon.
 const ROUNDS: u64 = 199;
+/// The threads that look for one bug.
+const THREADS: u32 = 2;
+/// A bug has so many seconds of a processor for each thread, and of a shared machine this many
+/// times as many.
+const SHARE_MIN: u32 = 4;
+/// How often it is seen what was used.
+const LOOK: Duration = Duration::from_millis(100);
 /// What a thread may take to end a history after the time is over; one that does not come back is a
 /// failure, too.
 const HISTORY_S_MAX: u64 = 10;
@@ -46,7 +53,7 @@ pub fn one(canary: Canary, effort: Effort, limit: Duration) -> anyhow::Result<()
     let begun = Instant::now();
     let shared: &'static Shared = Box::leak(Box::new(Shared::default()));
     let (sender, failures) = channel::<Failure>();
-    let workers: Vec<_> = (0..2)
+    let workers: Vec<_> = (0..u64::from(THREADS))
         .map(|index| {
             let failures = sender.clone();
             std::thread::spawn(move || {
@@ -57,7 +64,9 @@ pub fn one(canary: Canary, effort: Effort, limit: Duration) -> anyhow::Result<()
                     (worker.index, worker.of) = (0, 1);
                     let known = STORIES.iter().filter(|story| story.bugs.contains(&canary.name()));
                     for history in known.flat_map(Story::histories).take_while(|_| !stops()) {
-                        worker.check(&history, 0, Only::ALL);
+                        if let Some(from) = first_of_interest(&history) {
+                            worker.check(&history, from, Only::ALL);
+                        }
                     }
                 }
                 if index == 0 {
@@ -82,7 +91,13 @@ pub fn one(canary: Canary, effort: Effort, limit: Duration) -> anyhow::Result<()
         })
         .collect();
     drop(sender);
-    let first = failures.recv_timeout(limit);
+    let until = begun + limit * SHARE_MIN;
+    let first = loop {
+        match failures.recv_timeout(LOOK) {
+            Err(RecvTimeoutError::Timeout) if used() < limit * THREADS && Instant::now() < until => {}
+            heard => break heard,
+        }
+    };
     let seconds = begun.elapsed().as_secs_f64();
     shared.stop.store(true, Ordering::Relaxed);
     // One failure says all: who still explores ends with the process. Without one, a thread that
@@ -101,6 +116,12 @@ pub fn one(canary: Canary, effort: Effort, limit: Duration) -> anyhow::Result<()
     let images = shared.images.load(Ordering::Relaxed);
     println!("{}", serde_json::to_string(&Fate { caught, images, seconds, what, again })?);
     Ok(())
+}
+
+/// What this process has used of processors.
+fn used() -> Duration {
+    let used = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(used.tv_sec.unsigned_abs(), u32::try_from(used.tv_nsec).expect("less than a second"))
 }
 
 /// Runs all bugs, prints a table and says whether all were caught.

@@ -159,7 +159,7 @@ const BEHIND: [(Journal, Behind); 2] = [
 ];
 
 /// Longer sequences, and what interrupts the last operation.
-const DIRECTED: [(&[Op], Spread); 21] = [
+const DIRECTED: [(&[Op], Spread); 23] = [
     // A sync that fails, and another that begins before anybody knows.
     (&[Op::Put(A, 0, 1200), Op::Fail(A), Op::Expire], Spread::Other(1, Op::Bypass(A))),
     // An outsider's sync, or a client's by another description, takes the kernel's only notice of
@@ -180,6 +180,10 @@ const DIRECTED: [(&[Op], Spread); 21] = [
     // A file that is logged as a whole, which the disk has longer, and whose name another file's
     // sync brings there.
     (&[Op::Put(A, 0, 40), Op::Truncate(A, 20), Op::Sync(A), Op::Put(B, 0, 1200), Op::Sync(B)], Spread::None),
+    // A file that is emptied before its first sync: that it is empty is all that the log has of it.
+    (&[Op::Put(A, 0, 40), Op::Truncate(A, 0), Op::Sync(A)], Spread::None),
+    // Somebody makes a file at the name to which another goes.
+    (&[Op::Put(A, 0, 40), Op::Rename(A, B)], Spread::Other(1, Op::Put(B, 0, 40))),
     // A removal of a name that its slot does not know.
     (
         &[

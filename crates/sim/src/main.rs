@@ -99,7 +99,8 @@ struct Args {
     #[cfg(feature = "canaries")]
     #[arg(long, value_name = "NAME")]
     story: Option<String>,
-    /// Seconds after which one that was not caught has survived.
+    /// Seconds of a processor for each of two threads, after which one that was not caught has
+    /// survived; on a machine that is shared, four times as many at most.
     #[cfg(feature = "canaries")]
     #[arg(long, value_name = "S", default_value_t = 60.0)]
     canary_seconds: f64,

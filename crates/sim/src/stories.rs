@@ -287,7 +287,7 @@ impl Story {
 
 /// The step that is interrupted, since those before it are played without interruption, too; `None`
 /// when it has fewer points.
-fn first_of_interest(history: &History) -> Option<usize> {
+pub fn first_of_interest(history: &History) -> Option<usize> {
     let Some(at) = history.steps.iter().position(|step| step.amid != Amid::Nothing) else { return Some(0) };
     let begun = History { steps: history.steps[..=at].to_vec(), ..history.clone() };
     begun.play(at + 1).interrupted.then_some(at)
