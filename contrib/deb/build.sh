@@ -59,6 +59,9 @@ done
 
 install -d "$tree/etc/holdfast/pools.d"
 install -m 644 contrib/deb/holdfast.toml "$tree/etc/holdfast/"
+# Whoever logs in hears of a pool that waits.
+install -d "$tree/etc/update-motd.d"
+install -m 755 contrib/deb/motd "$tree/etc/update-motd.d/60-holdfast"
 
 # The newest symbol of glibc that anything asks for.
 glibc=$(objdump -T "$tree/usr/lib/holdfast/"* | grep -o 'GLIBC_[0-9.]*' | sed 's/GLIBC_//' | sort -V | tail -n 1)
@@ -81,7 +84,7 @@ Description: durable writes at memory speed for unmodified programs
  through the stock kernel. It is a preloaded library and a daemon: no kernel
  module, no new file system and no change to the program.
 END
-echo /etc/holdfast/holdfast.toml >"$tree/DEBIAN/conffiles"
+printf '%s\n' /etc/holdfast/holdfast.toml /etc/update-motd.d/60-holdfast >"$tree/DEBIAN/conffiles"
 for script in postinst prerm postrm; do
     install -m 755 "contrib/deb/$script" "$tree/DEBIAN/$script"
 done

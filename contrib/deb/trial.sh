@@ -26,7 +26,15 @@ case "$told" in
 *) echo "trial.sh: it does not say what was absorbed" >&2; exit 1 ;;
 esac
 inside test "$(inside stat -c %s /var/trial/file)" = 409600
+# A pool that waits is named to whoever logs in, and one that was recovered is not.
+hint() { inside run-parts /etc/update-motd.d | grep 'pool /dev/shm/trial.pool waits' || true; }
+[ -z "$(hint)" ] || { echo "trial.sh: it says that a clean pool waits" >&2; exit 1; }
+keeper='holdfast status --json | sed -n "s/.*\"keeper_pid\": *\([0-9]*\).*/\1/p"'
+inside holdfast run --age-max 1h -- sh -c "dd if=/dev/zero of=/var/trial/cut bs=4k count=9 oflag=dsync 2>/dev/null
+    keeper=\$($keeper); kill -9 \$PPID \$keeper" || true
+[ -n "$(hint)" ] || { echo "trial.sh: nobody hears of a pool that waits" >&2; exit 1; }
 inside holdfast recover --all
+[ -z "$(hint)" ] || { echo "trial.sh: it says that a recovered pool waits" >&2; exit 1; }
 inside holdfast remove --pool /dev/shm/trial.pool
 inside test ! -e /dev/shm/trial.pool
 inside dpkg --no-triggers --purge holdfast

@@ -51,6 +51,7 @@ pub fn install(args: &InstallArgs) -> anyhow::Result<u8> {
     }
     let is_made = match (made, pool.exists()) {
         (true, _) => "made",
+        (false, true) if !pool.is_file() => "a device: `holdfast format` makes the pool, if it has none",
         (false, true) => "there already",
         (false, false) => "made when its keeper starts",
     };

@@ -29,7 +29,13 @@ pub fn run(args: &RecoverArgs) -> anyhow::Result<u8> {
         report::print(format!("there is no pool {} yet\n", name_of(&pool)))?;
         return Ok(0);
     }
+    if args.waiting && !pool.exists() {
+        return Ok(0);
+    }
     must_be_a_pool(&pool)?;
+    if args.waiting {
+        return waiting(&pool);
+    }
     let mut progress = Progress::new();
     let recovered = holdfast_recovery::recover(&pool, &options, &mut |stage, done, total| {
         progress.update(stage, done, total)
@@ -53,6 +59,20 @@ pub fn run(args: &RecoverArgs) -> anyhow::Result<u8> {
         report::say_lines(&advice(&outcome, &pool));
     }
     Ok(u8::from(attention))
+}
+
+/// Names a pool that waits.
+fn waiting(pool: &Path) -> anyhow::Result<u8> {
+    let waits = holdfast_recovery::waits(pool)?;
+    if waits {
+        let quoted = quoted(pool);
+        report::print(format!(
+            "Holdfast's pool {} waits for recovery: what programs had synced may be there and not in their files. \
+             Before anybody uses them: holdfast recover --pool {quoted}\n",
+            name_of(pool)
+        ))?;
+    }
+    Ok(u8::from(waits))
 }
 
 /// The number of a slot, as `#12`, is no path.

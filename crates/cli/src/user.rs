@@ -2,7 +2,7 @@
 //! does as the user that the program runs as, because a keeper serves one. What needs root, and
 //! only that, stays behind as a program of its own: the watch.
 
-use std::ffi::OsString;
+use std::ffi::{CString, OsString};
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail, ensure};
 use holdfast_canary::{Canary, on};
+use nix::unistd::User as Known;
 use rustix::process::{Gid, Uid, geteuid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
@@ -29,8 +30,8 @@ const NO_GROUP: u32 = 65534;
 /// Starts this very command anew as `name`, so that nothing of root is left in the process; returns
 /// when that is who runs it. With `watched` root's watch is started before.
 pub fn become_user(name: &str, watched: bool) -> anyhow::Result<()> {
-    let (uid, gid) = ids(name)?;
-    let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+    let user = known(name)?;
+    let (uid, gid) = (Uid::from_raw(user.uid.as_raw()), Gid::from_raw(user.gid.as_raw()));
     if geteuid() == uid {
         return Ok(());
     }
@@ -46,7 +47,7 @@ pub fn become_user(name: &str, watched: bool) -> anyhow::Result<()> {
     } else {
         None
     };
-    let groups: Vec<Gid> = numbers(name, "-G")?.into_iter().map(Gid::from_raw).collect();
+    let groups = groups(&user)?;
     start_anew(&User { name: name.to_owned(), uid, gid, groups }, watch)
 }
 
@@ -61,26 +62,27 @@ pub fn become_owner(pool: &Path) -> anyhow::Result<()> {
     }
     let name = meta.uid().to_string();
     // The pool's group says nothing: root may have given it.
-    let gid = numbers(&name, "-g").ok().and_then(|numbers| numbers.first().copied()).unwrap_or(NO_GROUP);
-    let groups = numbers(&name, "-G").unwrap_or_default().into_iter().map(Gid::from_raw).collect();
-    start_anew(&User { name, uid, gid: Gid::from_raw(gid), groups }, None)
+    let user = known(&name).ok();
+    let gid = Gid::from_raw(user.as_ref().map_or(NO_GROUP, |user| user.gid.as_raw()));
+    let groups = user.and_then(|user| groups(&user).ok()).unwrap_or_default();
+    start_anew(&User { name, uid, gid, groups }, None)
 }
 
 /// Whether anything here knows a user of that name.
 pub fn exists(name: &str) -> bool {
-    numbers(name, "-u").is_ok()
+    known(name).is_ok()
 }
 
 /// The numbers of a user and of its group.
 pub fn ids(name: &str) -> anyhow::Result<(u32, u32)> {
-    let first = |which| numbers(name, which)?.first().copied().context("it has no number");
-    Ok((first("-u")?, first("-g")?))
+    let user = known(name)?;
+    Ok((user.uid.as_raw(), user.gid.as_raw()))
 }
 
 /// The number of a user, or of this process'.
 pub fn number(name: Option<&str>) -> Option<u32> {
     match name {
-        Some(name) => numbers(name, "-u").ok()?.first().copied(),
+        Some(name) => known(name).ok().map(|user| user.uid.as_raw()),
         None => Some(geteuid().as_raw()),
     }
 }
@@ -129,10 +131,19 @@ fn start_watch(user: Uid) -> anyhow::Result<String> {
     Ok(name.trim_end().to_owned())
 }
 
-/// What `id` says of a user: it asks whatever knows the users here.
-fn numbers(name: &str, which: &str) -> anyhow::Result<Vec<u32>> {
-    let asked = Command::new("id").args([which, "--", name]).output().context("cannot run `id`")?;
-    ensure!(asked.status.success(), "there is no user {name}");
-    let told = String::from_utf8(asked.stdout).context("`id` said no numbers")?;
-    told.split_whitespace().map(|word| word.parse().context("`id` said no number")).collect()
+/// A user by its name, or by its number, as whatever knows the users here says. No program is
+/// asked: a service's sandbox (`NoExecPaths=`) lets it execute none but its own.
+fn known(name: &str) -> anyhow::Result<Known> {
+    let named = Known::from_name(name).with_context(|| format!("cannot ask for user {name}"))?;
+    let numbered =
+        || name.parse().ok().and_then(|uid| Known::from_uid(nix::unistd::Uid::from_raw(uid)).ok()?);
+    named.or_else(numbered).with_context(|| format!("there is no user {name}"))
+}
+
+/// All groups of a user.
+fn groups(user: &Known) -> anyhow::Result<Vec<Gid>> {
+    let name = CString::new(user.name.as_str()).context("a user's name with a NUL")?;
+    let groups = nix::unistd::getgrouplist(&name, user.gid);
+    let groups = groups.with_context(|| format!("cannot ask for the groups of user {}", user.name))?;
+    Ok(groups.into_iter().map(|gid| Gid::from_raw(gid.as_raw())).collect())
 }

@@ -182,6 +182,14 @@ fn all_pools_are_recovered_as_far_as_their_mounts_are_there() {
     let records =
         |pool: &Pool| report::number(&report::parse(&pool.recover(&["--dry-run"]).ok().stdout), "records");
     assert!(records(&early) > 0 && records(&late) > 0);
+    // Who logs in hears of both, whatever is mounted.
+    let waiting = etc.output(&["recover", "--all", "--waiting"]);
+    waiting.expect(&[1]);
+    for pool in [&early, &late] {
+        let says = format!("pool {} waits for recovery: ", pool.text());
+        assert!(waiting.stdout.contains(&says), "{}", waiting.told());
+    }
+    assert!(records(&early) > 0 && records(&late) > 0, "it was to look only");
     let output = etc.output(&["recover", "--all"]);
     let says = ["not mounted", late.text(), "1.toml", "left for later", "2.toml:1: \"relative\""];
     output.expect(&[1]).says(&says, &[]);
@@ -196,6 +204,7 @@ fn all_pools_are_recovered_as_far_as_their_mounts_are_there() {
     let output = early.run(&[]).args(["--", "sh", "-c", &again]).ok();
     assert!(output.stdout.contains("nothing is to be done"), "{}", output.told());
     assert_eq!(records(&late), 0);
+    assert_eq!(etc.output(&["recover", "--all", "--waiting"]).ok().stdout, "");
 }
 
 #[test]
@@ -222,6 +231,8 @@ fn what_is_installed_is_found_by_its_user_and_removed_without_a_trace() {
     running.go_on();
     assert_eq!(running.child.wait().expect("wait").code(), Some(0));
     // A keeper without programs is ended.
+    // A service's sandbox may keep it from executing any program but its own.
+    etc.holdfast(&["config", "check"]).env("PATH", "/nowhere").ok();
     let mut serve = Running::start(&etc.holdfast(&["serve", "--user", "postgres", "--fence", "inotify"]));
     wait_until(std::time::Duration::from_secs(30), "the keeper", || {
         let status = etc.output(&["status", "--json", "--pool", text(&pool)]);

@@ -14,50 +14,61 @@ use crate::kernel::Kernel;
 const DIRECTORY: u32 = 0o040_755;
 const EXECUTABLE: u32 = 0o100_755;
 
-const INIT: &str = include_str!("init.sh");
+/// What the archive is to hold.
+pub struct Content {
+    files: BTreeMap<String, Vec<u8>>,
+}
 
-/// Programs of this machine that the guest needs.
-const PROGRAMS: [&str; 4] = ["ndctl", "mkfs.ext4", "mkfs.xfs", "sqlite3"];
-
-/// Writes the archive.
-pub fn build(kernel: &Kernel, target: &Path) -> Result<()> {
-    let mut files = BTreeMap::<String, Vec<u8>>::new();
-    let mut add = |name: String, from: &Path| -> Result<()> {
-        let bytes = fs::read(from).with_context(|| format!("cannot read {}", from.display()))?;
-        files.insert(name, bytes);
-        Ok(())
-    };
-    let mut programs: Vec<PathBuf> = PROGRAMS.iter().map(|name| need::tool(name)).collect();
-    let holdfast = need::holdfast();
-    programs.push(holdfast.with_file_name("libholdfast.so"));
-    programs.push(holdfast);
-    programs.push(std::env::current_exe()?);
-    for program in &programs {
-        let name = program.file_name().context("a program has a name")?.to_string_lossy().into_owned();
-        add(format!("bin/{name}"), program)?;
-        for library in libraries(program) {
-            add(library.to_string_lossy().trim_start_matches('/').to_owned(), &library)?;
+impl Content {
+    /// Busybox, the kernel's modules with their order, and the first process.
+    pub fn new(kernel: &Kernel, init: &str) -> Result<Self> {
+        let mut content = Self { files: BTreeMap::new() };
+        content.add("bin/busybox", &need::tool("busybox"))?;
+        let modules = kernel.modules()?;
+        for (name, path) in &modules {
+            content.add(&format!("lib/modules/{name}.ko"), path)?;
         }
+        let order: String = modules.iter().map(|(name, _)| format!("{name}\n")).collect();
+        content.text("etc/modules", &order);
+        content.text("init", init);
+        Ok(content)
     }
-    add("bin/busybox".into(), &need::tool("busybox"))?;
-    let modules = kernel.modules()?;
-    for (name, path) in &modules {
-        add(format!("lib/modules/{name}.ko"), path)?;
-    }
-    let order: String = modules.iter().map(|(name, _)| format!("{name}\n")).collect();
-    files.insert("etc/modules".into(), order.into_bytes());
-    files.insert("init".into(), INIT.as_bytes().to_vec());
-    ensure!(files.contains_key("lib64/ld-linux-x86-64.so.2"), "ldd names no dynamic linker");
 
-    let mut archive = Archive::default();
-    for directory in directories(files.keys()) {
-        archive.entry(&directory, DIRECTORY, &[]);
+    /// A program of this machine, with the libraries that it needs.
+    pub fn program(&mut self, program: &Path) -> Result<()> {
+        let name = program.file_name().context("a program has a name")?.to_string_lossy();
+        self.add(&format!("bin/{name}"), program)?;
+        for library in libraries(program) {
+            self.add(library.to_string_lossy().trim_start_matches('/'), &library)?;
+        }
+        ensure!(self.files.contains_key("lib64/ld-linux-x86-64.so.2"), "ldd names no dynamic linker");
+        Ok(())
     }
-    for (name, bytes) in &files {
-        archive.entry(name, EXECUTABLE, bytes);
+
+    /// A file of this machine.
+    pub fn add(&mut self, name: &str, from: &Path) -> Result<()> {
+        let bytes = fs::read(from).with_context(|| format!("cannot read {}", from.display()))?;
+        self.files.insert(name.to_owned(), bytes);
+        Ok(())
     }
-    archive.entry("TRAILER!!!", 0, &[]);
-    fs::write(target, archive.bytes).with_context(|| format!("cannot write {}", target.display()))
+
+    /// A file of this text.
+    pub fn text(&mut self, name: &str, text: &str) {
+        self.files.insert(name.to_owned(), text.as_bytes().to_vec());
+    }
+
+    /// Writes the archive.
+    pub fn write(&self, target: &Path) -> Result<()> {
+        let mut archive = Archive::default();
+        for directory in directories(self.files.keys()) {
+            archive.entry(&directory, DIRECTORY, &[]);
+        }
+        for (name, bytes) in &self.files {
+            archive.entry(name, EXECUTABLE, bytes);
+        }
+        archive.entry("TRAILER!!!", 0, &[]);
+        fs::write(target, archive.bytes).with_context(|| format!("cannot write {}", target.display()))
+    }
 }
 
 /// The libraries of a program, as the dynamic linker finds them.

@@ -1,5 +1,5 @@
-//! One boot of the guest: QEMU without KVM, its NVM in files that outlive it, its disk a forgetful
-//! one. It ends by SIGKILL only.
+//! One boot of the guest: QEMU without KVM, its NVM and its disks in files that outlive
+//! it. It ends by SIGKILL only.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -12,8 +12,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use holdfast_e2e::need;
 
-/// NVDIMMs: a DAX device, ext4 and xfs.
-const NVDIMMS: usize = 3;
 const NVDIMM_BYTES: u64 = 512 << 20;
 
 /// What outlives a boot.
@@ -22,8 +20,10 @@ pub struct Images {
     pub kernel: PathBuf,
     /// The guest's first file system.
     pub initramfs: PathBuf,
-    /// The disk's file.
-    pub disk: PathBuf,
+    /// The files of its disks, /dev/vda first.
+    pub disks: Vec<PathBuf>,
+    /// How many NVDIMMs it has.
+    pub nvdimms: usize,
     /// A directory for the NVM and the console's log.
     pub home: PathBuf,
 }
@@ -35,7 +35,7 @@ impl Images {
 
     /// Makes the NVM.
     pub fn create(&self) -> Result<()> {
-        for number in 0..NVDIMMS {
+        for number in 0..self.nvdimms {
             File::create(self.nvdimm(number))?.set_len(NVDIMM_BYTES)?;
         }
         Ok(())
@@ -65,15 +65,14 @@ impl Machine {
             .args(["-m", "1G,slots=4,maxmem=8G", "-display", "none", "-nic", "none", "-no-reboot"])
             .args(["-serial", &format!("file:{}", text(&images.console())?), "-serial", "stdio"])
             .args(["-kernel", &text(&images.kernel)?, "-initrd", &text(&images.initramfs)?])
-            .args(["-append", &format!("console=ttyS0 quiet loglevel=4 panic=1 mitigations=off{orders}")])
+            .args(["-append", &format!("console=ttyS0 quiet loglevel=4 panic=1 mitigations=off{orders}")]);
+        for (number, disk) in images.disks.iter().enumerate() {
             // Writes reach the disk's file at once, and a flush of the guest is a flush of that
             // file.
-            .args([
-                "-drive",
-                &format!("file={},format=raw,if=none,id=disk,cache=writeback", text(&images.disk)?),
-            ])
-            .args(["-device", "virtio-blk-pci,drive=disk"]);
-        for number in 0..NVDIMMS {
+            let drive = format!("file={},format=raw,if=none,id=d{number},cache=writeback", text(disk)?);
+            command.args(["-drive", &drive, "-device", &format!("virtio-blk-pci,drive=d{number}")]);
+        }
+        for number in 0..images.nvdimms {
             let path = text(&images.nvdimm(number))?;
             let memory =
                 format!("memory-backend-file,id=m{number},share=on,mem-path={path},size={NVDIMM_BYTES}");

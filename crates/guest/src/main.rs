@@ -16,6 +16,7 @@ mod kernel;
 mod machine;
 mod rounds;
 mod scattered;
+mod services;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -35,13 +36,19 @@ struct Arguments {
     #[arg(long)]
     seed: Option<u64>,
     /// Where linux-image was unpacked, if it is not installed (`boot` and `lib/modules` are below).
-    #[arg(long, default_value = "/")]
+    #[arg(long, default_value = "/", global = true)]
     kernel: PathBuf,
 }
 
 /// The other parts that this program plays.
 #[derive(Subcommand)]
 enum Part {
+    /// Runs services under systemd from installation to removal, with a power cut between.
+    Services {
+        /// A root file system that crates/guest/src/root.sh has made.
+        #[arg(long, default_value = "target/guest-root.ext4")]
+        root: PathBuf,
+    },
     /// Serves the disk.
     #[command(hide = true)]
     Disk { arguments: Vec<String> },
@@ -77,14 +84,17 @@ fn main() -> ExitCode {
             }
             ExitCode::SUCCESS
         }
-        None => match rounds::run(&arguments.kernel, arguments.cuts, arguments.seed) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
-                eprintln!("holdfast-guest: {error:#}");
-                ExitCode::FAILURE
-            }
-        },
+        Some(Part::Services { root }) => ended(services::run(&arguments.kernel, &root)),
+        None => ended(rounds::run(&arguments.kernel, arguments.cuts, arguments.seed)),
     }
+}
+
+fn ended(result: anyhow::Result<()>) -> ExitCode {
+    if let Err(error) = result {
+        eprintln!("holdfast-guest: {error:#}");
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
 }
 
 /// Says one line that the host waits for.

@@ -6,13 +6,18 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use holdfast_e2e::need;
 use holdfast_e2e::workload::many;
 use holdfast_testkit::Random;
 
-use crate::initramfs;
+use crate::initramfs::Content;
 use crate::kernel::Kernel;
 use crate::machine::{Images, Machine};
 
+/// Programs of this machine that the guest needs.
+const PROGRAMS: [&str; 4] = ["ndctl", "mkfs.ext4", "mkfs.xfs", "sqlite3"];
+/// A DAX device, ext4 and xfs.
+const NVDIMMS: usize = 3;
 const DISK_BYTES: u64 = 1 << 30;
 const BOOT_MAX: Duration = Duration::from_secs(120);
 /// Acknowledgements of each program before the cut.
@@ -45,10 +50,11 @@ pub fn run(kernel: &Path, cuts: u64, seed: Option<u64>) -> Result<()> {
     let images = Images {
         kernel: kernel.image.clone(),
         initramfs: home.path().join("initramfs"),
-        disk: disk.file(),
+        disks: vec![disk.file()],
+        nvdimms: NVDIMMS,
         home: home.path().to_owned(),
     };
-    initramfs::build(&kernel, &images.initramfs)?;
+    content(&kernel)?.write(&images.initramfs)?;
     images.create()?;
 
     let media =
@@ -71,6 +77,17 @@ pub fn run(kernel: &Path, cuts: u64, seed: Option<u64>) -> Result<()> {
         started.elapsed().as_secs_f64()
     );
     Ok(())
+}
+
+/// The guest's file system.
+fn content(kernel: &Kernel) -> Result<Content> {
+    let mut content = Content::new(kernel, include_str!("init.sh"))?;
+    let holdfast = need::holdfast();
+    let own = [holdfast.with_file_name("libholdfast.so"), holdfast, std::env::current_exe()?];
+    for program in PROGRAMS.map(need::tool).iter().chain(&own) {
+        content.program(program)?;
+    }
+    Ok(content)
 }
 
 /// One boot: judges `before`, and loads on `media`, if any, until it is cut.

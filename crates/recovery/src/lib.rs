@@ -72,6 +72,16 @@ pub fn recover(
     Ok(report)
 }
 
+/// Whether a pool waits for its recovery: nobody owns it, and it was not closed with everything on
+/// the disk. Its log is not read.
+pub fn waits(pool: &Path) -> Result<bool, PoolError> {
+    match OpenPool::open_read_only(pool) {
+        Ok(open) => Ok(!open.is_clean()),
+        Err(error) if error.is_busy() => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 /// Recovers the pool on `nvm`, which the caller owns alone, with files on `disk`; as
 /// [`OpenPool::recover`].
 pub fn recover_on(

@@ -17,6 +17,7 @@ Examples:
   holdfast recover --pool /mnt/pmem/db.pool --discard /srv/scratch.db
   holdfast recover --pool /mnt/pmem/db.pool --force '#12'
   holdfast recover --all                           as root, at boot: holdfast-recover.service
+  holdfast recover --all --waiting                 which pools nobody has recovered yet
 
 A file is set aside, not replayed, when it was changed or replaced after the crash, when that cannot
 be told, or when its file system is older than it was known to be. `run` starts no program until you
@@ -40,6 +41,9 @@ pub struct RecoverArgs {
     /// A pool that a keeper serves, or that is not there yet, needs nothing: say so and succeed
     #[arg(long)]
     pub if_needed: bool,
+    /// Only name pools that wait for recovery, without a look at their logs; exits 1 if one does
+    #[arg(long, conflicts_with_all = ["if_needed", "dry_run", "force", "discard", "export", "json", "replay"])]
+    pub waiting: bool,
     /// Look and report; change nothing
     #[arg(long)]
     pub dry_run: bool,
@@ -158,6 +162,16 @@ named (pool = \"/mnt/pmem/db.pool\"). A file in /etc/holdfast/pools.d is about o
 The other keys are the options of `holdfast serve` without their dashes. Flags and variables come
 first, then the pool's file, then holdfast.toml. Who joins a keeper (`--join`) has it as it is.";
 
+const CHECK_EXAMPLES: &str = "\
+Examples:
+  holdfast config check
+  HOLDFAST_CONFIG_DIR=./new holdfast config check        before it is put in place";
+
+const SHOW_EXAMPLES: &str = "\
+Examples:
+  holdfast config show
+  holdfast config show --pool /mnt/pmem/redis.pool       what the keeper of this pool is asked for";
+
 /// Arguments of `config`.
 #[derive(Args, Debug)]
 pub struct ConfigArgs {
@@ -170,8 +184,10 @@ pub struct ConfigArgs {
 #[derive(Debug, Subcommand)]
 pub enum ConfigCommand {
     /// Say what is wrong with it, file by file and line by line; exits 1 if anything is
+    #[command(after_help = CHECK_EXAMPLES)]
     Check,
     /// Print what is asked of keepers, each line with the file that says it
+    #[command(after_help = SHOW_EXAMPLES)]
     Show {
         /// Only of this pool
         #[arg(long, value_name = "PATH", env = "HOLDFAST_POOL")]

@@ -38,14 +38,15 @@ fn built() -> Command {
 }
 
 fn pages() -> anyhow::Result<Vec<(String, String)>> {
-    let main = built();
-    let mut pages = vec![("holdfast".to_owned(), page(&main, "holdfast")?)];
-    for sub in main.get_subcommands().filter(|sub| !sub.is_hide_set()) {
-        let name = format!("holdfast-{}", sub.get_name());
-        let page = page(sub, &name)?;
-        pages.push((name, page));
-    }
-    Ok(pages)
+    let all = named(&built(), "holdfast");
+    all.into_iter().map(|(name, command)| page(&command, &name).map(|page| (name, page))).collect()
+}
+
+/// A command and all below it, each with the name of its page.
+fn named(command: &Command, name: &str) -> Vec<(String, Command)> {
+    let below = command.get_subcommands().filter(|sub| !sub.is_hide_set());
+    let below = below.flat_map(|sub| named(sub, &format!("{name}-{}", sub.get_name())));
+    [(name.to_owned(), command.clone())].into_iter().chain(below).collect()
 }
 
 fn page(command: &Command, name: &str) -> anyhow::Result<String> {
@@ -92,12 +93,10 @@ fn page(command: &Command, name: &str) -> anyhow::Result<String> {
     heading(&mut page, "EXAMPLES");
     verbatim(&mut page, &examples);
     heading(&mut page, "SEE ALSO");
-    let others = built();
-    let others = others.get_subcommands().filter(|sub| !sub.is_hide_set());
-    let mut see: Vec<String> = match name {
-        "holdfast" => others.map(|sub| format!("holdfast-{}(1)", sub.get_name())).collect(),
-        _ => vec!["holdfast(1)".to_owned()],
-    };
+    let below = command.get_subcommands().filter(|sub| !sub.is_hide_set());
+    let below = below.map(|sub| format!("{name}-{}(1)", sub.get_name()));
+    let above = name.rsplit_once('-').map(|(above, _)| format!("{above}(1)"));
+    let mut see: Vec<String> = above.into_iter().chain(below).collect();
     if takes_pool || name == "holdfast" {
         see.push("holdfast-pool(5)".to_owned());
     }
@@ -148,7 +147,7 @@ fn exit_status(name: &str) -> &'static [(&'static str, &'static str)] {
             ("2", "The command line is wrong."),
             ("128 + n", "Signal n interrupted it. What was made is removed."),
         ],
-        "holdfast-config" => &[
+        "holdfast-config" | "holdfast-config-check" => &[
             ("0", "Nothing is wrong."),
             ("1", "Something is: it is named with file and line."),
             ("2", "The command line is wrong."),
@@ -231,12 +230,10 @@ mod tests {
     fn every_page_has_its_sections() {
         let dir = tempfile::tempdir().expect("a directory");
         write_all(dir.path()).expect("written");
-        let names: Vec<String> = built()
-            .get_subcommands()
-            .filter(|sub| !sub.is_hide_set())
-            .map(|sub| format!("holdfast-{}", sub.get_name()))
-            .chain(["holdfast".to_owned()])
-            .collect();
+        let names: Vec<String> = named(&built(), "holdfast").into_iter().map(|(name, _)| name).collect();
+        for name in ["holdfast", "holdfast-run", "holdfast-bench-compare", "holdfast-config-show"] {
+            assert!(names.iter().any(|known| known == name), "{name} is not among {names:?}");
+        }
         for name in names {
             let page = std::fs::read_to_string(dir.path().join(format!("man1/{name}.1"))).expect("a page");
             for section in ["EXIT STATUS", "EXAMPLES", "SEE ALSO"] {

@@ -23,7 +23,7 @@ pub fn run(args: &RecoverArgs) -> anyhow::Result<u8> {
         report::say(&fault.to_string());
         is_well = false;
     }
-    if configuration.pools.is_empty() && is_well {
+    if configuration.pools.is_empty() && is_well && !args.waiting {
         report::print(format!("no pool has a file in {}/pools.d\n", name_of(&directory)))?;
     }
     for pool in &configuration.pools {
@@ -37,7 +37,8 @@ pub fn run(args: &RecoverArgs) -> anyhow::Result<u8> {
 
 fn recovered(pool: &Pool, args: &RecoverArgs) -> anyhow::Result<bool> {
     let mounted = mounted().context("cannot see what is mounted (is /proc mounted?)")?;
-    let missing = pool.settings.mounts.iter().find(|mount| !mounted.contains(mount));
+    let mut mounts = pool.settings.mounts.iter().filter(|_| !args.waiting);
+    let missing = mounts.find(|mount| !mounted.contains(mount));
     if let Some(missing) = missing {
         report::say(&format!(
             "pool {path} is left for later: {missing} is not mounted, which {file} says that it needs. Mount it, then \
@@ -49,7 +50,8 @@ fn recovered(pool: &Pool, args: &RecoverArgs) -> anyhow::Result<bool> {
         return Ok(false);
     }
     let mut command = Command::new(locate::executable()?);
-    command.args(["recover", "--if-needed", "--pool"]).arg(&pool.pool).stdin(Stdio::null());
+    let how = if args.waiting { "--waiting" } else { "--if-needed" };
+    command.args(["recover", how, "--pool"]).arg(&pool.pool).stdin(Stdio::null());
     for (flag, is_given) in [("--dry-run", args.dry_run), ("--replay", args.replay)] {
         command.args(is_given.then_some(flag));
     }
