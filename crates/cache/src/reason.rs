@@ -157,10 +157,20 @@ pub enum Unseen {
     GoMachine = 19,
     /// A Go program that could not be mapped, or changed.
     GoForbidden = 20,
+    /// A static program in which a call cannot be led to hooks.
+    StaticCall = 21,
+    /// A static program on a machine that lacks what it takes.
+    StaticMachine = 22,
+    /// A static program that could not be mapped, or changed.
+    StaticForbidden = 23,
+    /// A static program that makes memory executable.
+    StaticLoads = 24,
+    /// A static program that runs another process in its memory.
+    StaticMemory = 25,
 }
 
 impl Unseen {
-    pub(crate) const ALL: [Self; 20] = [
+    pub(crate) const ALL: [Self; 25] = [
         Self::Unpatched,
         Self::Environment,
         Self::Privileged,
@@ -181,6 +191,11 @@ impl Unseen {
         Self::GoUnknown,
         Self::GoMachine,
         Self::GoForbidden,
+        Self::StaticCall,
+        Self::StaticMachine,
+        Self::StaticForbidden,
+        Self::StaticLoads,
+        Self::StaticMemory,
     ];
 
     /// Decodes an argument.
@@ -223,6 +238,23 @@ impl fmt::Display for Unseen {
             }
             Self::GoMachine => "it is a Go program without C code, and this processor or kernel has no FSGSBASE",
             Self::GoForbidden => "it is a Go program, and the system did not let its code be changed",
+            Self::StaticCall => {
+                "it is statically linked, and one of its system calls cannot be led to the log (use a dynamically \
+                 linked build, or `holdfast mount`)"
+            }
+            Self::StaticMachine => {
+                "it is statically linked, and this processor or kernel lacks FSGSBASE or XSAVEC (use a dynamically \
+                 linked build, or `holdfast mount`)"
+            }
+            Self::StaticForbidden => "it is statically linked, and the system did not let its code be changed",
+            Self::StaticLoads => {
+                "it is statically linked, and makes memory executable: its calls may come from there (use a \
+                 dynamically linked build, or `holdfast mount`)"
+            }
+            Self::StaticMemory => {
+                "it is statically linked, and runs a process in its memory that it does not wait for (use a \
+                 dynamically linked build, or `holdfast mount`)"
+            }
             Self::OutOfReach => "the library or the keeper's socket does not exist in its root directory",
         })
     }

@@ -70,11 +70,21 @@ pub enum FrontEnd {
     Mount = 5,
     /// Nothing does, or not everything: its files are the kernel's.
     None = 6,
+    /// System calls of a static program that Go did not build do.
+    StaticC = 7,
 }
 
 impl FrontEnd {
-    const ALL: [Self; 7] =
-        [Self::Glibc, Self::Musl, Self::GoWithC, Self::GoWithLoader, Self::StaticGo, Self::Mount, Self::None];
+    const ALL: [Self; 8] = [
+        Self::Glibc,
+        Self::Musl,
+        Self::GoWithC,
+        Self::GoWithLoader,
+        Self::StaticGo,
+        Self::Mount,
+        Self::None,
+        Self::StaticC,
+    ];
 
     /// Decodes what a client said.
     pub fn from_u8(value: u8) -> Option<Self> {
@@ -92,6 +102,7 @@ impl core::fmt::Display for FrontEnd {
             Self::StaticGo => "static Go",
             Self::Mount => "mount",
             Self::None => "none",
+            Self::StaticC => "static C",
         })
     }
 }

@@ -1,4 +1,4 @@
-//! Static Go programs, into which `holdfast-enter` brings the library: whether that can be, and
+//! Static programs, into which `holdfast-enter` brings the library: whether that can be, and
 //! where it lies. It starts nothing.
 
 use std::path::{Path, PathBuf};
@@ -14,8 +14,14 @@ use crate::elf::{self, Kind};
 /// Why not.
 pub fn judge(path: &Path) -> Result<(), Refusal> {
     let bytes = std::fs::read(path).map_err(|_| Refusal::NotGo)?;
-    holdfast_enter::judge(&bytes)?;
-    if has_fsgsbase() { Ok(()) } else { Err(Refusal::Machine) }
+    if holdfast_enter::is_static_go(&bytes) {
+        holdfast_enter::judge(&bytes)?;
+        return if has_fsgsbase() { Ok(()) } else { Err(Refusal::Machine) };
+    }
+    holdfast_enter::judge_plain(&bytes)?;
+    let mut scratch = vec![0; holdfast_enter::scratch_bytes(&bytes)];
+    holdfast_enter::find_sites(&bytes, &mut scratch, |_| Ok(()))?;
+    if has_fsgsbase() && is_x86_feature_detected!("xsavec") { Ok(()) } else { Err(Refusal::PlainMachine) }
 }
 
 /// What is executed in the place of a static program, which [`judge`] has let pass.

@@ -116,6 +116,15 @@ pub fn held(fd: c_int, mut work: impl FnMut() -> isize, other: impl FnOnce() -> 
     }
 }
 
+/// Whether a number is known to be no regular file's, or turns out to be.
+pub fn is_kernels(fd: c_int) -> bool {
+    match fds::look(fd) {
+        Row::Ignored => true,
+        Row::Unknown if process::client().is_some() => matches!(is_file(fd), Err(Unheld::NoFile)),
+        _ => false,
+    }
+}
+
 /// Whether the file behind a description lies where files are managed.
 #[cold]
 fn look_where(device: Option<u64>, fd: c_int) -> bool {

@@ -36,10 +36,21 @@ fn kernel_headers(directory: &Path) -> PathBuf {
 /// Compiles sources of the conformance checks, or others that are written for glibc, into a program
 /// that is linked with musl.
 pub fn compile(program: &Path, sources: impl IntoIterator<Item = impl AsRef<OsStr>>) {
+    build(program, sources, &[]);
+}
+
+/// The same, linked statically.
+pub fn compile_statically(program: &Path, sources: impl IntoIterator<Item = impl AsRef<OsStr>>) {
+    build(program, sources, &["-static"]);
+}
+
+fn build(program: &Path, sources: impl IntoIterator<Item = impl AsRef<OsStr>>, options: &[&str]) {
     let headers = kernel_headers(program.parent().expect("a directory"));
     let shim = here("conformance/musl");
     Cmd::new(need::tool("musl-gcc"))
-        .args(["-O1", "-w", "-pthread", "-include"])
+        .args(["-O1", "-w", "-pthread"])
+        .args(options)
+        .arg("-include")
         .arg(shim.join("musl.h"))
         .arg("-idirafter")
         .arg(headers)
@@ -63,14 +74,16 @@ fn sqlite_source() -> PathBuf {
     Path::new(manifest.expect("libsqlite3-sys is a dependency")).with_file_name("sqlite3")
 }
 
-/// The program of `programs/rows.c`, with SQLite, linked with musl.
-pub fn rows() -> &'static Path {
-    static BUILT: OnceLock<(TempDir, PathBuf)> = OnceLock::new();
+/// The program of `programs/rows.c`, with SQLite, linked with musl, maybe statically.
+pub fn rows(statically: bool) -> &'static Path {
+    static BUILT: [OnceLock<(TempDir, PathBuf)>; 2] = [const { OnceLock::new() }; 2];
     let build = || {
         let (home, source) = (disk::directory(), sqlite_source());
         let program = home.path().join("rows");
         Cmd::new(need::tool("musl-gcc"))
-            .args(["-O1", "-w", "-DSQLITE_OMIT_LOAD_EXTENSION", "-I"])
+            .args(["-O1", "-w", "-DSQLITE_OMIT_LOAD_EXTENSION"])
+            .args(statically.then_some("-static"))
+            .arg("-I")
             .arg(&source)
             .arg("-o")
             .arg(&program)
@@ -80,5 +93,5 @@ pub fn rows() -> &'static Path {
             .ok();
         (home, program)
     };
-    &BUILT.get_or_init(build).1
+    &BUILT[usize::from(statically)].get_or_init(build).1
 }

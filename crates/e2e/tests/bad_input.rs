@@ -291,10 +291,11 @@ fn missing_library() {
 fn static_program() {
     let disk = Disk::new(Kind::Ext4);
     let (source, program) = (disk.root.join("main.c"), disk.root.join("program"));
-    std::fs::write(&source, "int main(void) { return 0; }").expect("source");
+    let old = "int main(void) { __asm__ volatile(\"int $0x80\" : : \"a\"(20) : \"memory\"); return 0; }";
+    std::fs::write(&source, old).expect("source");
     Cmd::new("gcc").args(["-static", "-o"]).arg(&program).arg(&source).ok();
     let run = Pool::new().run(&[]).arg("--").arg(&program).output();
-    run.expect(&[REFUSED]).says(&[text(&program)], &["static"]);
+    run.expect(&[REFUSED]).says(&[text(&program), "cannot be led", "holdfast mount"], &["static"]);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
 use holdfast_cache::Errno;
 
 use crate::raw::call6;
-use crate::tls;
+use crate::{tls, waits};
 
 /// Cancellation unwinds through this call. It is declared as one that does not unwind, because for
 /// one that does, the compiler adds code to our frames that ends the process; frames without such
@@ -107,12 +107,12 @@ pub fn set_cancel_type(kind: c_int) -> Result<c_int, Errno> {
 /// # Safety
 /// As [`call6`]; nothing with a destructor may be alive in the callers' frames.
 pub unsafe fn cancellable(number: i64, args: [usize; 6]) -> isize {
-    let [a, b, c, d, e, f] = args;
     let flag = SINGLE_THREADED.load(Ordering::Acquire);
     if flag.is_null() || is_single_threaded() || keeps_cancels_out() {
         // SAFETY: the caller's promise.
-        return unsafe { call6(number, a, b, c, d, e, f) };
+        return unsafe { waits::call(number, args) };
     }
+    let [a, b, c, d, e, f] = args;
     let address = SET_CANCEL_TYPE.load(Ordering::Relaxed);
     // SAFETY: the address of libc's `pthread_setcanceltype`, stored before `flag` was.
     let set: SetCancelType = unsafe { core::mem::transmute(address) };

@@ -20,3 +20,4 @@ pub mod raw;
 pub mod signals;
 pub mod spawning;
 pub mod tls;
+pub mod waits;

@@ -27,17 +27,20 @@ const LIBC_SIGNALS: [c_int; 2] = [32, 33];
 /// musl does with one more.
 const MUSL_SIGNAL: c_int = 34;
 const SA_RESTORER: u64 = 0x0400_0000;
-const SA_RESETHAND: u64 = libc::SA_RESETHAND as u32 as u64;
+/// The handler is called once.
+pub const SA_RESETHAND: u64 = libc::SA_RESETHAND as u32 as u64;
 const MASK_BYTES: usize = 8;
 /// From here on signals queue up, in order.
-const FIRST_QUEUED_SIGNAL: c_int = 34;
+pub const FIRST_QUEUED_SIGNAL: c_int = 34;
 
 /// How the kernel has it, and how `rt_sigaction` takes it.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct Action {
-    handler: usize,
-    flags: u64,
+    /// The function, or what else is done.
+    pub handler: usize,
+    /// The kernel's flags.
+    pub flags: u64,
     restorer: usize,
     mask: u64,
 }
@@ -81,6 +84,8 @@ const PROGRAMS: u8 = 0;
 const OURS: u8 = 1;
 /// The program, whose handlers never come back to a hook.
 const APART: u8 = 2;
+/// What the kernel is given in the place of [`deliver`], if it is another.
+static OTHER: AtomicUsize = AtomicUsize::new(0);
 /// Held while an action is exchanged: table and kernel change together.
 static LOCK: AtomicU32 = AtomicU32::new(0);
 
@@ -157,6 +162,10 @@ pub fn take_over() {
 /// Gives the program's handlers to the kernel again. Signals are blocked in this thread; what
 /// others put off is delivered by them.
 pub fn give_back() {
+    if OTHER.load(Ordering::Relaxed) != 0 {
+        // The kernel would call the program's in a hook, on a thread pointer of ours.
+        return;
+    }
     if MODE.swap(PROGRAMS, Ordering::SeqCst) != OURS {
         return;
     }
@@ -177,7 +186,8 @@ fn is_handler(handler: usize) -> bool {
     handler != libc::SIG_DFL && handler != libc::SIG_IGN
 }
 
-fn is_fault(signal: c_int) -> bool {
+/// Whether it comes of what the thread does.
+pub fn is_fault(signal: c_int) -> bool {
     matches!(signal, libc::SIGSEGV | libc::SIGBUS)
 }
 
@@ -189,14 +199,41 @@ fn never_default(signal: c_int) -> bool {
 }
 
 /// Signals of faults, as bits of a mask.
-const FAULTS: u64 = 1 << (libc::SIGSEGV - 1) | 1 << (libc::SIGBUS - 1);
+pub const FAULTS: u64 = 1 << (libc::SIGSEGV - 1) | 1 << (libc::SIGBUS - 1);
 /// What is blocked until the end of a section in which a signal was put off: all that can be, but
 /// for faults. One that comes of a look at the program's memory while it is blocked ends the
 /// process.
-const PUT_OFF: u64 = !(FAULTS | 1 << (libc::SIGKILL - 1) | 1 << (libc::SIGSTOP - 1));
+pub const PUT_OFF: u64 = !(FAULTS | 1 << (libc::SIGKILL - 1) | 1 << (libc::SIGSTOP - 1));
 
 fn deliver_address() -> usize {
-    deliver as *const () as usize
+    match OTHER.load(Ordering::Relaxed) {
+        0 => deliver as *const () as usize,
+        other => other,
+    }
+}
+
+/// From now on the kernel is given another function in the place of [`deliver`]: threads of the
+/// program know nothing of libc.
+pub fn take_over_by(other: usize) {
+    let before = deliver_address();
+    OTHER.store(other, Ordering::SeqCst);
+    for signal in 1..SIGNALS as c_int {
+        if exchange(signal, None).is_some_and(|action| action.handler == before)
+            && let Some(wanted) = wanted(signal)
+        {
+            install(signal, &wanted);
+        }
+    }
+}
+
+/// What the program wants to be done.
+pub fn wanted(signal: c_int) -> Option<Action> {
+    WANTED.get(usize::try_from(signal).ok()?).map(Wanted::get)
+}
+
+/// Leaves a signal to the kernel, as if there were no handler.
+pub fn reset(signal: c_int) {
+    let _ = exchange(signal, Some(&Action::default()));
 }
 
 /// `rt_sigaction`; `None` when the kernel refuses.
@@ -382,14 +419,19 @@ unsafe fn put_off(signal: c_int, info: *mut siginfo_t, context: *mut ucontext_t)
 /// At a section's end: what was put off is delivered.
 #[cold]
 pub fn deliver_put_off(thread: &tls::Thread) {
-    let mut mask = thread.mask_before.get();
+    let mask = thread.mask_before.get();
     thread.put_off.set(0);
     let count = thread.queued_count.replace(0);
     // Handlers may enter sections of their own and put signals off again: what waits is taken out
     // first.
     let queued: [tls::Info; tls::QUEUED_MAX] =
         core::array::from_fn(|at| thread.queued.get(at).map_or(tls::Info([0; 16]), core::cell::Cell::get));
-    for mut info in queued.into_iter().take(count as usize) {
+    hand_over(queued.into_iter().take(count as usize), mask);
+}
+
+/// Calls the handlers of these signals, with all others blocked, and goes back to a mask.
+pub fn hand_over(queued: impl Iterator<Item = tls::Info>, mut mask: u64) {
+    for mut info in queued {
         let info = (&raw mut info).cast::<siginfo_t>();
         // SAFETY: what the kernel said about a signal.
         let signal = unsafe { (*info).si_signo };
@@ -468,9 +510,11 @@ fn here(registers: &mut [libc::greg_t]) {
     }
 }
 
+/// Sends a signal to this thread once more.
+///
 /// # Safety
 /// `info` is what the kernel said about `signal`.
-unsafe fn send_again(signal: c_int, info: *mut siginfo_t) {
+pub unsafe fn send_again(signal: c_int, info: *mut siginfo_t) {
     let pid = raw::getpid();
     // SAFETY: touches no memory but `info`.
     unsafe {

@@ -21,7 +21,7 @@ use holdfast_descriptors::{
 };
 use holdfast_interpose::{
     cancels, critical, environment, filter, gate, golang, memory, own_calls, own_process, patch, raw,
-    signals, spawning, tls,
+    signals, spawning, tls, waits,
 };
 
 /// What the unwinder, linked in for panics alone, gets when it asks where the tables of an object

@@ -13,13 +13,13 @@ use holdfast_canary::{Canary, on};
 
 use crate::forked::FORKED;
 use crate::golang::Arguments;
-use crate::hooks::{ENTRIES, execve, exports, holdfast_seen_writes, syscall};
+use crate::hooks::{ENTRIES, execve, exports, fork_by, holdfast_seen_writes, syscall};
 use crate::parting::{self, GiveNamesBack};
 use crate::process::SOCKET_PATH_BYTES;
 use crate::raw::{self, call};
 use crate::{
-    cancels, descriptions, environment, golang, inherit, own_calls, own_process, patch, process, signals,
-    streams, uncovered,
+    cancels, descriptions, environment, gate, golang, inherit, own_calls, own_process, patch, process,
+    signals, streams, target, uncovered,
 };
 
 /// Exit status of a program that could not be started because the keeper has died or ended;
@@ -31,7 +31,19 @@ const SOCKET_VARIABLE: &[u8] = b"HOLDFAST_SOCKET=";
 static GIVE_NAMES_BACK: GiveNamesBack = exports::release;
 
 /// Where Go's calls go.
-static OF_GO: golang::Hooks = golang::Hooks { syscall, forks: before_go_forks, execute: execute_for_go };
+static OF_GO: golang::Hooks = golang::Hooks {
+    syscall,
+    forks: before_go_forks,
+    fork: fork_by,
+    is_kernels: target::is_kernels,
+    leave: leave_for,
+    execute: execute_for_go,
+};
+
+/// The program is about to do what cannot be followed.
+fn leave_for(why: Unseen) {
+    gate::within(|| uncovered::leave_all_to_kernel(Reason::OwnCalls, why));
+}
 
 fn before_go_forks(shares_numbers: bool) {
     descriptions::share_all();
@@ -222,6 +234,7 @@ unsafe fn front_end(environment: *mut *const c_char, all: bool) -> FrontEnd {
         _ if !all => FrontEnd::None,
         Some(golang::Threads::Libc) => FrontEnd::GoWithC,
         Some(golang::Threads::Go) => FrontEnd::GoWithLoader,
+        None if golang::is_plain() => FrontEnd::StaticC,
         None if golang::is_mapped() => FrontEnd::StaticGo,
         None if patch::is_musl() => FrontEnd::Musl,
         None if asked.is_some_and(|(_, value)| value == b"mount") => FrontEnd::Mount,
@@ -318,6 +331,10 @@ unsafe fn become_client(
     }
     if patch::is_musl() {
         // What it reads by itself (stdio, its own files in /etc) is not seen.
+        client.forbid_behind();
+    }
+    if golang::is_plain() {
+        // Its reads are its own.
         client.forbid_behind();
     }
     own_process::remember();

@@ -46,13 +46,12 @@ pub unsafe fn tell(dirfd: c_int, path: *const c_char, flags: c_int, environment:
     }
 }
 
-/// What is to be executed in the place of the program at `path`, if that is one of Go's that has no
-/// loader and will be a client.
+/// What is to be executed in the place of the program at `path`, if that is one that has no loader
+/// and will be a client.
 ///
 /// # Safety
 /// The arguments are those of an `execve` that is about to be made; any of them may be bad.
 pub unsafe fn agent_for(path: *const c_char, environment: *const *const c_char) -> Option<golang::Agent> {
-    const GO_NOTE_BYTES: usize = 512;
     let client = process::client().or_else(process::parents_client)?;
     if !signals::wait_for_sections() || patch::is_musl() || golang::is_refused() || environment.is_null() {
         return None;
@@ -66,25 +65,19 @@ pub unsafe fn agent_for(path: *const c_char, environment: *const *const c_char) 
     if !stat.regular || stat.ownership.0 & (libc::S_ISUID | libc::S_ISGID) != 0 {
         return None;
     }
-    let (mut head, mut notes) = ([0u8; HEAD_BYTES], [0u8; GO_NOTE_BYTES]);
+    let mut head = [0u8; HEAD_BYTES];
     // SAFETY: the kernel checked the path; the buffers are as long as said.
-    let is_go = unsafe {
+    let is_static = unsafe {
         let fd = open_to_look(client, libc::AT_FDCWD, path, &stat)?;
-        let read = |into: &mut [u8], at: u64| {
-            raw::check(call!(libc::SYS_pread64, fd, into.as_mut_ptr(), into.len(), at)).unwrap_or(0)
-        };
-        let head_bytes = read(&mut head, 0);
-        let is_go = holdfast_enter::notes(head.get(..head_bytes).unwrap_or_default()).any(|(at, bytes)| {
-            let bytes = read(&mut notes, at).min(bytes);
-            notes.get(..bytes).is_some_and(holdfast_enter::is_go_note)
-        });
+        let read = raw::check(call!(libc::SYS_pread64, fd, head.as_mut_ptr(), head.len(), 0)).unwrap_or(0);
+        let is_static = head.get(..read).is_some_and(is_static);
         let mut capability = [0u8; 64];
         let name = c"security.capability";
         let raised = call!(libc::SYS_fgetxattr, fd, name.as_ptr(), capability.as_mut_ptr(), capability.len());
         raw::close(fd);
-        is_go && raised < 0
+        is_static && raised < 0
     };
-    if !is_go || on(Canary::GoChildrenLost) {
+    if !is_static || on(Canary::GoChildrenLost) {
         return None;
     }
     // SAFETY: our caller's promise.
@@ -247,7 +240,36 @@ unsafe fn of_file(dirfd: c_int, path: *const c_char, flags: c_int, stat: &raw::S
     if is_privileged {
         return Some(Unseen::Privileged);
     }
-    is_static(head.get(..bytes.ok()?)?).then_some(Unseen::Static)
+    let head = head.get(..bytes.ok()?)?;
+    (is_static(head) || script_is_static(client, head)).then_some(Unseen::Static)
+}
+
+/// Whether this is the head of a script that a static program interprets: the kernel starts that by
+/// itself.
+fn script_is_static(client: &Client, head: &[u8]) -> bool {
+    let line = head.strip_prefix(b"#!").and_then(|rest| rest.split(|byte| *byte == b'\n').next());
+    let words = line.unwrap_or_default().split(|byte| matches!(byte, b' ' | b'\t' | b'\r'));
+    let Some(name) = words.into_iter().find(|word| !word.is_empty()) else { return false };
+    let mut path = [0u8; PATH_BYTES];
+    // The last byte stays zero.
+    let Some(place) = path.get_mut(..PATH_BYTES - 1).and_then(|path| path.get_mut(..name.len())) else {
+        return false;
+    };
+    place.copy_from_slice(name);
+    let path: *const c_char = path.as_ptr().cast();
+    // SAFETY: the path ends with a zero.
+    let Ok(stat) = (unsafe { raw::fstatat(libc::AT_FDCWD, path, 0) }) else { return false };
+    // SAFETY: as above.
+    let Some(fd) =
+        stat.regular.then(|| unsafe { open_to_look(client, libc::AT_FDCWD, path, &stat) }).flatten()
+    else {
+        return false;
+    };
+    let mut head = [0u8; HEAD_BYTES];
+    // SAFETY: the buffer is as long as said.
+    let bytes = raw::check(unsafe { call!(libc::SYS_pread64, fd, head.as_mut_ptr(), head.len(), 0) });
+    raw::close(fd);
+    bytes.ok().and_then(|bytes| head.get(..bytes)).is_some_and(is_static)
 }
 
 /// Where a program's file is.

@@ -15,6 +15,7 @@ pub mod redis;
 pub mod rocksdb;
 pub mod rsync;
 pub mod sqlite;
+pub mod static_c;
 mod template;
 
 use std::sync::{Arc, Mutex, Weak};

@@ -28,25 +28,30 @@ while True:
 pub struct Sqlite {
     journal: &'static str,
     options: &'static [&'static str],
-    /// Built with musl, instead of python3's.
-    musl: bool,
+    /// Built with musl, instead of python3's; statically or not.
+    musl: Option<bool>,
 }
 
 /// With a rollback journal.
-pub const DELETE: Sqlite = Sqlite { journal: "DELETE", options: &[], musl: false };
+pub const DELETE: Sqlite = Sqlite { journal: "DELETE", options: &[], musl: None };
 /// With a write-ahead log.
-pub const WAL: Sqlite = Sqlite { journal: "WAL", options: &[], musl: false };
+pub const WAL: Sqlite = Sqlite { journal: "WAL", options: &[], musl: None };
 /// With a write-ahead log, behind the fence that needs no privilege.
-pub const WAL_INOTIFY: Sqlite = Sqlite { journal: "WAL", options: &["--fence", "inotify"], musl: false };
+pub const WAL_INOTIFY: Sqlite = Sqlite { journal: "WAL", options: &["--fence", "inotify"], musl: None };
 
 /// Linked with musl, with a rollback journal.
-pub const MUSL_DELETE: Sqlite = Sqlite { journal: "DELETE", options: &[], musl: true };
+pub const MUSL_DELETE: Sqlite = Sqlite { journal: "DELETE", options: &[], musl: Some(false) };
 /// Linked with musl, with a write-ahead log.
-pub const MUSL_WAL: Sqlite = Sqlite { journal: "WAL", options: &[], musl: true };
+pub const MUSL_WAL: Sqlite = Sqlite { journal: "WAL", options: &[], musl: Some(false) };
+/// Linked with musl statically, with a rollback journal.
+pub const STATIC_DELETE: Sqlite = Sqlite { journal: "DELETE", options: &[], musl: Some(true) };
+/// The same with a write-ahead log.
+pub const STATIC_WAL: Sqlite = Sqlite { journal: "WAL", options: &[], musl: Some(true) };
 
 impl Workload for Sqlite {
     fn name(&self) -> String {
-        format!("sqlite3 {}{}", self.journal, if self.musl { " (musl)" } else { "" })
+        let linked = self.musl.map_or("", |statically| if statically { " (static)" } else { " (musl)" });
+        format!("sqlite3 {}{linked}", self.journal)
     }
 
     fn prepare(&self, site: &Site) {
@@ -56,8 +61,8 @@ impl Workload for Sqlite {
     }
 
     fn program(&self, site: &Site) -> Vec<String> {
-        if self.musl {
-            let program = musl::rows().to_str().expect("text").to_owned();
+        if let Some(statically) = self.musl {
+            let program = musl::rows(statically).to_str().expect("text").to_owned();
             return vec![program, site.path("app.db"), self.journal.into()];
         }
         let python = need::tool("python3").to_str().expect("text").to_owned();

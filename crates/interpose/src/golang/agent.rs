@@ -6,6 +6,7 @@ use core::ffi::{CStr, c_char};
 
 use super::hooks::Arguments;
 use crate::raw::{self, call};
+use crate::waits;
 
 /// What the environment asks for a program with.
 pub const VARIABLE: &[u8] = b"HOLDFAST_ENTER=";
@@ -65,8 +66,9 @@ impl Agent {
             *place = entry;
             count += 1;
         }
+        let words = [self.path.as_ptr().addr(), arguments.addr(), variables.as_ptr().addr(), 0, 0, 0];
         // SAFETY: the program's own call, of another program.
-        Some(unsafe { call!(libc::SYS_execve, self.path.as_ptr(), arguments, variables.as_ptr()) })
+        Some(unsafe { waits::call(libc::SYS_execve, words) })
     }
 }
 

@@ -9,12 +9,13 @@ use core::ffi::{CStr, c_char, c_int};
 use core::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 use holdfast_cache::Unseen;
-use holdfast_enter::Program;
+use holdfast_enter::{Program, Refusal};
 
 use super::agent::VARIABLE;
 use super::hooks::{self, Arguments, Hooks, unseen};
+use super::image::Whole;
 use super::start::{self, Beginning};
-use super::{map, thread};
+use super::{map, plain, thread};
 use crate::{cancels, environment, own_process, raw, signals};
 
 /// Nobody asked for a program.
@@ -23,6 +24,8 @@ const NONE: u8 = 0;
 const MAPPED: u8 = 1;
 /// It cannot be entered.
 const REFUSED: u8 = 2;
+/// One that is not Go's is mapped.
+const MAPPED_PLAIN: u8 = 3;
 
 static STATE: AtomicU8 = AtomicU8::new(NONE);
 static WHY: AtomicU8 = AtomicU8::new(0);
@@ -36,7 +39,12 @@ static HEADERS_COUNT: AtomicU64 = AtomicU64::new(0);
 
 /// Whether a program was mapped that is about to begin.
 pub fn is_mapped() -> bool {
-    STATE.load(Ordering::Relaxed) == MAPPED
+    matches!(STATE.load(Ordering::Relaxed), MAPPED | MAPPED_PLAIN)
+}
+
+/// Whether it is one that Go did not build.
+pub fn is_plain() -> bool {
+    STATE.load(Ordering::Relaxed) == MAPPED_PLAIN
 }
 
 /// Whether a program was refused that is to be executed as it is.
@@ -76,17 +84,26 @@ pub unsafe fn prepare(environment: *const *const c_char, hooks: &'static Hooks) 
         PATH.store(path.expose_provenance(), Ordering::Relaxed);
         raw::path(path)
     };
-    let mapped = thread::look().and_then(|()| map::map(path));
-    match mapped {
-        Ok(program) => {
+    match map(path) {
+        Ok((program, state)) => {
             remember(&program);
-            STATE.store(MAPPED, Ordering::Relaxed);
+            STATE.store(state, Ordering::Relaxed);
         }
         Err(refusal) => {
             WHY.store(unseen(refusal) as u8, Ordering::Relaxed);
             STATE.store(REFUSED, Ordering::Relaxed);
         }
     }
+}
+
+/// Maps a program of Go's, or another one.
+fn map(path: &CStr) -> Result<(Program, u8), Refusal> {
+    let file = Whole::open(path).ok_or(Refusal::Forbidden)?;
+    if holdfast_enter::is_static_go(file.bytes()) {
+        thread::look()?;
+        return map::map(&file, path).map(|program| (program, MAPPED));
+    }
+    plain::map(&file, path).map(|program| (program, MAPPED_PLAIN))
 }
 
 fn remember(program: &Program) {
@@ -101,6 +118,7 @@ fn beginning() -> Beginning {
         entry: ENTRY.load(Ordering::Relaxed),
         headers: HEADERS.load(Ordering::Relaxed),
         headers_count: HEADERS_COUNT.load(Ordering::Relaxed),
+        without_pointer: is_plain(),
     }
 }
 
@@ -115,6 +133,13 @@ pub unsafe fn enter(arguments: Arguments) -> c_int {
     match STATE.load(Ordering::Relaxed) {
         MAPPED => {
             signals::stand_apart();
+            cancels::forget_cancellation();
+            own_process::enter();
+            // SAFETY: the caller's promise; the program is mapped.
+            unsafe { start::begin(arguments, path, &beginning()) }
+        }
+        MAPPED_PLAIN => {
+            plain::take_signals();
             cancels::forget_cancellation();
             own_process::enter();
             // SAFETY: the caller's promise; the program is mapped.

@@ -4,6 +4,8 @@
 use core::ffi::{CStr, c_int, c_long};
 use core::sync::atomic::{AtomicBool, Ordering};
 
+use holdfast_enter::GO_CALLS;
+
 use super::hooks::hooks;
 use super::name;
 use super::thread::Area;
@@ -25,8 +27,8 @@ pub struct Answer {
 pub static HOOKED: [AtomicBool; NUMBERS] = {
     let mut table = [const { AtomicBool::new(false) }; NUMBERS];
     let mut at = 0;
-    while at < LIST.len() {
-        table[LIST[at] as usize] = AtomicBool::new(true);
+    while at < GO_CALLS.len() {
+        table[GO_CALLS[at] as usize] = AtomicBool::new(true);
         at += 1;
     }
     table
@@ -41,125 +43,6 @@ pub fn release() {
         }
     }
 }
-
-/// All numbers that the hook of libc's `syscall` knows, but for those of signal handlers, which are
-/// Go's alone.
-const LIST: &[c_long] = &[
-    libc::SYS_read,
-    libc::SYS_pread64,
-    libc::SYS_readv,
-    libc::SYS_preadv,
-    libc::SYS_preadv2,
-    libc::SYS_fstat,
-    libc::SYS_stat,
-    libc::SYS_lstat,
-    libc::SYS_newfstatat,
-    libc::SYS_statx,
-    libc::SYS_prlimit64,
-    libc::SYS_setrlimit,
-    libc::SYS_write,
-    libc::SYS_pwrite64,
-    libc::SYS_writev,
-    libc::SYS_pwritev,
-    libc::SYS_pwritev2,
-    libc::SYS_lseek,
-    libc::SYS_sendfile,
-    libc::SYS_splice,
-    libc::SYS_copy_file_range,
-    libc::SYS_sendmsg,
-    libc::SYS_mmap,
-    libc::SYS_mremap,
-    libc::SYS_openat2,
-    libc::SYS_mprotect,
-    libc::SYS_pkey_mprotect,
-    libc::SYS_open_by_handle_at,
-    libc::SYS_acct,
-    libc::SYS_swapon,
-    libc::SYS_inotify_add_watch,
-    libc::SYS_fanotify_mark,
-    463,
-    466,
-    469,
-    libc::SYS_open,
-    libc::SYS_openat,
-    libc::SYS_creat,
-    libc::SYS_close,
-    libc::SYS_close_range,
-    libc::SYS_dup,
-    libc::SYS_dup2,
-    libc::SYS_dup3,
-    libc::SYS_fcntl,
-    libc::SYS_ftruncate,
-    libc::SYS_truncate,
-    libc::SYS_fallocate,
-    libc::SYS_fsync,
-    libc::SYS_fdatasync,
-    libc::SYS_sync,
-    libc::SYS_syncfs,
-    libc::SYS_sync_file_range,
-    libc::SYS_unlink,
-    libc::SYS_unlinkat,
-    libc::SYS_rmdir,
-    libc::SYS_mkdir,
-    libc::SYS_mkdirat,
-    libc::SYS_symlink,
-    libc::SYS_symlinkat,
-    libc::SYS_rename,
-    libc::SYS_renameat,
-    libc::SYS_renameat2,
-    libc::SYS_link,
-    libc::SYS_linkat,
-    libc::SYS_chmod,
-    libc::SYS_fchmod,
-    libc::SYS_fchmodat,
-    libc::SYS_chown,
-    libc::SYS_lchown,
-    libc::SYS_fchown,
-    libc::SYS_fchownat,
-    libc::SYS_utimensat,
-    libc::SYS_utime,
-    libc::SYS_utimes,
-    libc::SYS_futimesat,
-    452,
-    libc::SYS_setxattr,
-    libc::SYS_lsetxattr,
-    libc::SYS_fsetxattr,
-    libc::SYS_removexattr,
-    libc::SYS_lremovexattr,
-    libc::SYS_fremovexattr,
-    libc::SYS_mknod,
-    libc::SYS_mknodat,
-    libc::SYS_sendmmsg,
-    libc::SYS_unshare,
-    libc::SYS_ioctl,
-    libc::SYS_execve,
-    libc::SYS_execveat,
-    libc::SYS_io_setup,
-    libc::SYS_io_uring_setup,
-    libc::SYS_fork,
-    libc::SYS_clone,
-    libc::SYS_clone3,
-    // Giving up rights.
-    libc::SYS_setuid,
-    libc::SYS_setgid,
-    libc::SYS_setreuid,
-    libc::SYS_setregid,
-    libc::SYS_setresuid,
-    libc::SYS_setresgid,
-    libc::SYS_setgroups,
-    libc::SYS_setfsuid,
-    libc::SYS_setfsgid,
-    libc::SYS_capset,
-    libc::SYS_chroot,
-    libc::SYS_pivot_root,
-    libc::SYS_setns,
-    libc::SYS_prctl,
-    libc::SYS_seccomp,
-    446,
-    // The program's own name.
-    libc::SYS_readlink,
-    libc::SYS_readlinkat,
-];
 
 /// Makes the call of an area's thread.
 pub unsafe extern "C" fn enter(area: &Area) -> Answer {
@@ -213,7 +96,7 @@ pub unsafe extern "C" fn enter_for_libc(area: &Area) -> Answer {
 const OWN_LINK: &[u8] = b"/proc/self/exe\0";
 
 /// Where the program lies, if `path` is the link that should say so and does not.
-fn own_link(path: usize) -> Option<&'static CStr> {
+pub fn own_link(path: usize) -> Option<&'static CStr> {
     let full = name::untold()?;
     let path: *const u8 = core::ptr::with_exposed_provenance(path);
     if path.is_null() || !crate::memory::is_range_readable(path.addr(), OWN_LINK.len()) {

@@ -2,7 +2,7 @@
 //! to them. It knows no program.
 #![allow(unsafe_code)] // The program's own calls.
 
-use core::ffi::{c_char, c_long};
+use core::ffi::{c_char, c_int, c_long};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 use holdfast_cache::Unseen;
@@ -14,6 +14,13 @@ pub struct Hooks {
     pub syscall: unsafe extern "C-unwind" fn(c_long, usize, usize, usize, usize, usize, usize) -> c_long,
     /// Go's own thread is about to make a child, which may share its descriptor numbers.
     pub forks: fn(shares_numbers: bool),
+    /// Forks by this call, as libc's `fork` does.
+    pub fork: unsafe fn(c_long, [usize; 6]) -> isize,
+    /// Whether a number is known to be no regular file's: calls on it are the kernel's, and may
+    /// wait.
+    pub is_kernels: fn(c_int) -> bool,
+    /// The program is about to do what cannot be followed, for this reason.
+    pub leave: fn(Unseen),
     /// Executes a program as it is, which could not be entered for this reason.
     pub execute: unsafe fn(Option<Unseen>, *const c_char, Arguments, Arguments),
 }
@@ -43,5 +50,8 @@ pub fn unseen(refusal: Refusal) -> Unseen {
         Refusal::Unknown => Unseen::GoUnknown,
         Refusal::Machine => Unseen::GoMachine,
         Refusal::Forbidden => Unseen::GoForbidden,
+        Refusal::Call(_) => Unseen::StaticCall,
+        Refusal::PlainMachine => Unseen::StaticMachine,
+        Refusal::PlainForbidden => Unseen::StaticForbidden,
     }
 }

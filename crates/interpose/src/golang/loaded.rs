@@ -16,7 +16,7 @@ use holdfast_enter::{JUMP_BYTES, Places, Refusal, places};
 
 use super::hooks::{self, Hooks, unseen};
 use super::ways::{self, Way};
-use super::{calls, thread};
+use super::{calls, plain, thread};
 use crate::{own_process, patch};
 
 const PT_LOAD: u32 = 1;
@@ -227,4 +227,5 @@ impl Program {
 /// From now on the program's calls are the kernel's, but for those that start programs.
 pub fn release() {
     calls::release();
+    plain::release();
 }

@@ -10,14 +10,16 @@ mod agent;
 mod asked;
 mod calls;
 mod hooks;
+mod image;
 mod loaded;
 mod map;
 mod name;
+mod plain;
 mod start;
 mod thread;
 mod ways;
 
 pub use agent::Agent;
-pub use asked::{enter, is_mapped, is_refused, prepare};
+pub use asked::{enter, is_mapped, is_plain, is_refused, prepare};
 pub use hooks::{Arguments, Hooks};
 pub use loaded::{Threads, lead, led, release};

@@ -26,6 +26,8 @@ pub struct Beginning {
     pub headers: u64,
     /// How many.
     pub headers_count: u64,
+    /// Its thread pointer is 0, as the kernel has it, and not the one that is there.
+    pub without_pointer: bool,
 }
 
 /// The environment, without the variable that asked for the program: taken out where it stands.
@@ -60,7 +62,7 @@ pub unsafe fn without_variable(arguments: Arguments, auxiliary: usize) -> *mut *
 /// It is mapped; `arguments` is the array that the kernel passed, and nobody uses what lies above
 /// it but for what it points to.
 pub unsafe fn begin(arguments: Arguments, path: *const c_char, beginning: &Beginning) -> ! {
-    let &Beginning { auxiliary, entry, headers, headers_count } = beginning;
+    let &Beginning { auxiliary, entry, headers, headers_count, without_pointer } = beginning;
     // SAFETY: the caller's promise: all of it is the initial stack, of which less is used than
     // before.
     unsafe {
@@ -89,6 +91,11 @@ pub unsafe fn begin(arguments: Arguments, path: *const c_char, beginning: &Begin
         asm!(
             "mov rsp, rdi",
             "mov rax, rsi",
+            "test edx, edx",
+            "jz 2f",
+            "xor edx, edx",
+            "wrfsbase rdx",
+            "2:",
             "xor ebx, ebx",
             "xor ecx, ecx",
             "xor edx, edx",
@@ -101,6 +108,7 @@ pub unsafe fn begin(arguments: Arguments, path: *const c_char, beginning: &Begin
             "jmp rax",
             in("rdi") arguments.sub(1),
             in("rsi") entry,
+            in("edx") u32::from(without_pointer),
             options(noreturn),
         );
     }

@@ -19,6 +19,7 @@ use holdfast_enter::Refusal;
 
 use crate::raw::{self, call};
 use crate::tls;
+use crate::waits::{self, Waits};
 
 /// Of an area: what cannot be accessed, then the stack, then thread-local storage, then [`Area`].
 const GUARD_BYTES: usize = 4096;
@@ -38,7 +39,7 @@ pub const FREE: u32 = 0;
 /// Its owner makes a call.
 pub const BUSY: u32 = 1;
 /// It gets another owner.
-const TAKEN: u32 = 2;
+pub const TAKEN: u32 = 2;
 
 /// What belongs to one thread. The instructions ([`super::ways`]) know the places of its
 /// fields.
@@ -57,9 +58,16 @@ pub struct Area {
     number: c_long,
     arguments: [usize; 6],
     next: AtomicPtr<Area>,
+    /// Of signals that come in hooks: where threads put them off.
+    pub waits: Waits,
 }
 
 impl Area {
+    /// The thread has another number now: it is the only one of a forked child.
+    pub fn take_number(&self) {
+        self.thread.store(raw::gettid(), Ordering::SeqCst);
+    }
+
     /// The call that its thread makes.
     pub fn call(&self) -> (c_long, [usize; 6]) {
         (self.number, self.arguments)
@@ -88,7 +96,7 @@ const _: () = {
     use core::mem::offset_of;
     assert!(offset_of!(Area, owner) == 8 && offset_of!(Area, state) == 16 && offset_of!(Area, stack) == 24);
     assert!(offset_of!(Area, saved) == 32 && offset_of!(Area, number) == 56);
-    assert!(offset_of!(Area, arguments) == 64);
+    assert!(offset_of!(Area, arguments) == 64 && offset_of!(Area, waits) == waits::AREA_AT);
 };
 
 /// Two words, as C returns them.
@@ -128,6 +136,20 @@ pub unsafe extern "C" fn make(base: usize, owner: u64) -> Made {
     Made { area, unneeded: 0 }
 }
 
+/// The same for a thread of a program of C. One that had an area when its thread
+/// pointer was another keeps it.
+pub unsafe extern "C" fn make_for_plain(base: usize, owner: u64, current: *const Area) -> Made {
+    // SAFETY: null, or an area, and these are never unmapped.
+    if let Some(area) = unsafe { current.as_ref() }
+        && area.thread.load(Ordering::SeqCst) == raw::gettid()
+    {
+        area.owner.store(owner, Ordering::SeqCst);
+        return Made { area: current.cast_mut(), unneeded: base };
+    }
+    // SAFETY: the caller's promise.
+    unsafe { make(base, owner) }
+}
+
 /// The same for a thread that libc made, which has storage of its own.
 pub unsafe extern "C" fn make_for_libc(base: usize, owner: u64) -> Made {
     if let Some(made) = make_of_another(base, owner) {
@@ -147,6 +169,7 @@ fn make_of_another(base: usize, owner: u64) -> Option<Made> {
     let area = left_behind()?;
     area.owner.store(owner, Ordering::SeqCst);
     area.thread.store(raw::gettid(), Ordering::SeqCst);
+    area.waits.forget();
     area.state.store(FREE, Ordering::SeqCst);
     Some(Made { area: core::ptr::from_ref(area).cast_mut(), unneeded: base })
 }
@@ -168,6 +191,7 @@ unsafe fn add(area: *mut Area, pointer: usize, base: usize, owner: u64) {
             number: 0,
             arguments: [0; 6],
             next: AtomicPtr::new(core::ptr::null_mut()),
+            waits: Waits::default(),
         });
         let mut first = FIRST.load(Ordering::SeqCst);
         loop {

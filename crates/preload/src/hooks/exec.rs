@@ -12,8 +12,8 @@ use holdfast_cache::Reason;
 use crate::descriptions::{APPEND, DSYNC, SYNC, WRITE_ONLY};
 use crate::golang::Arguments;
 use crate::inherit::{self, Environment};
-use crate::raw::{self, call, give_int};
-use crate::{behind, fds, gate, golang, parting, reopen, target, unseen};
+use crate::raw::{self, give_int};
+use crate::{behind, fds, gate, golang, parting, reopen, target, unseen, waits};
 
 /// Before another program takes over: the files of descriptors that it will inherit are left to the
 /// kernel. Returns the environment it shall have, for which `told` must be kept.
@@ -111,7 +111,7 @@ pub unsafe extern "C-unwind" fn execve(
     unsafe {
         entering(path, arguments, environment);
         taking_over((libc::AT_FDCWD, path, 0), environment, |environment| {
-            call!(libc::SYS_execve, path, arguments, environment)
+            waits::call(libc::SYS_execve, [path.addr(), arguments.addr(), environment.addr(), 0, 0, 0])
         })
     }
 }
@@ -127,7 +127,9 @@ pub unsafe extern "C-unwind" fn execveat(
     // SAFETY: the program's own call; the kernel checks its addresses.
     unsafe {
         taking_over((dirfd, path, flags), environment, |environment| {
-            call!(libc::SYS_execveat, dirfd, path, arguments, environment, flags)
+            let words =
+                [dirfd as usize, path.addr(), arguments.addr(), environment.addr(), flags as usize, 0];
+            waits::call(libc::SYS_execveat, words)
         })
     }
 }
@@ -142,7 +144,8 @@ pub unsafe extern "C-unwind" fn fexecve(fd: c_int, arguments: Arguments, environ
     // SAFETY: the program's own call; the kernel checks its addresses.
     unsafe {
         taking_over((fd, path, HERE), environment, |environment| {
-            call!(libc::SYS_execveat, fd, path, arguments, environment, HERE)
+            let words = [fd as usize, path.addr(), arguments.addr(), environment.addr(), HERE as usize, 0];
+            waits::call(libc::SYS_execveat, words)
         })
     }
 }

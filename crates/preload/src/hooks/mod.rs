@@ -35,6 +35,7 @@ mod write;
 use crate::patch::Entry;
 
 pub use exec::execve;
+pub use spawn::fork_by;
 pub use syscall::syscall;
 pub use write::holdfast_seen_writes;
 

@@ -5,7 +5,7 @@
 #![allow(unsafe_code)] // C entry points, calls of libc's own functions by address.
 
 use core::arch::naked_asm;
-use core::ffi::{c_char, c_int, c_void};
+use core::ffi::{c_char, c_int, c_long, c_void};
 
 use holdfast_cache::{Reason, Unseen};
 use libc::pid_t;
@@ -58,6 +58,16 @@ fn fork_through(original: &Original) -> pid_t {
         |pid| pid == 0,
         |pid| pid < 0,
     )
+}
+
+/// Forks by a system call of the program's own, which runs no child in its memory.
+///
+/// # Safety
+/// The program's own call; the child goes on from here.
+pub unsafe fn fork_by(number: c_long, [a, b, c, d, e, f]: [usize; 6]) -> isize {
+    // SAFETY: the caller's promise.
+    let make = || unsafe { call!(number, a, b, c, d, e, f) };
+    gate::within(|| forking(make, |pid| pid == 0, |pid| pid < 0)).unwrap_or_else(make)
 }
 
 /// `fork`.

@@ -1,0 +1,151 @@
+//! The numbers of the calls that are led to the hooks.
+
+use core::ffi::c_long;
+
+/// All numbers that the hook of libc's `syscall` knows, but for those of signal handlers, which are
+/// Go's alone.
+pub const GO_CALLS: &[c_long] = &[
+    libc::SYS_read,
+    libc::SYS_pread64,
+    libc::SYS_readv,
+    libc::SYS_preadv,
+    libc::SYS_preadv2,
+    libc::SYS_fstat,
+    libc::SYS_stat,
+    libc::SYS_lstat,
+    libc::SYS_newfstatat,
+    libc::SYS_statx,
+    libc::SYS_prlimit64,
+    libc::SYS_setrlimit,
+    libc::SYS_write,
+    libc::SYS_pwrite64,
+    libc::SYS_writev,
+    libc::SYS_pwritev,
+    libc::SYS_pwritev2,
+    libc::SYS_lseek,
+    libc::SYS_sendfile,
+    libc::SYS_splice,
+    libc::SYS_copy_file_range,
+    libc::SYS_sendmsg,
+    libc::SYS_mmap,
+    libc::SYS_mremap,
+    libc::SYS_openat2,
+    libc::SYS_mprotect,
+    libc::SYS_pkey_mprotect,
+    libc::SYS_open_by_handle_at,
+    libc::SYS_acct,
+    libc::SYS_swapon,
+    libc::SYS_inotify_add_watch,
+    libc::SYS_fanotify_mark,
+    463,
+    466,
+    469,
+    libc::SYS_open,
+    libc::SYS_openat,
+    libc::SYS_creat,
+    libc::SYS_close,
+    libc::SYS_close_range,
+    libc::SYS_dup,
+    libc::SYS_dup2,
+    libc::SYS_dup3,
+    libc::SYS_fcntl,
+    libc::SYS_ftruncate,
+    libc::SYS_truncate,
+    libc::SYS_fallocate,
+    libc::SYS_fsync,
+    libc::SYS_fdatasync,
+    libc::SYS_sync,
+    libc::SYS_syncfs,
+    libc::SYS_sync_file_range,
+    libc::SYS_unlink,
+    libc::SYS_unlinkat,
+    libc::SYS_rmdir,
+    libc::SYS_mkdir,
+    libc::SYS_mkdirat,
+    libc::SYS_symlink,
+    libc::SYS_symlinkat,
+    libc::SYS_rename,
+    libc::SYS_renameat,
+    libc::SYS_renameat2,
+    libc::SYS_link,
+    libc::SYS_linkat,
+    libc::SYS_chmod,
+    libc::SYS_fchmod,
+    libc::SYS_fchmodat,
+    libc::SYS_chown,
+    libc::SYS_lchown,
+    libc::SYS_fchown,
+    libc::SYS_fchownat,
+    libc::SYS_utimensat,
+    libc::SYS_utime,
+    libc::SYS_utimes,
+    libc::SYS_futimesat,
+    452,
+    libc::SYS_setxattr,
+    libc::SYS_lsetxattr,
+    libc::SYS_fsetxattr,
+    libc::SYS_removexattr,
+    libc::SYS_lremovexattr,
+    libc::SYS_fremovexattr,
+    libc::SYS_mknod,
+    libc::SYS_mknodat,
+    libc::SYS_sendmmsg,
+    libc::SYS_unshare,
+    libc::SYS_ioctl,
+    libc::SYS_execve,
+    libc::SYS_execveat,
+    libc::SYS_io_setup,
+    libc::SYS_io_uring_setup,
+    libc::SYS_fork,
+    libc::SYS_clone,
+    libc::SYS_clone3,
+    // Giving up rights.
+    libc::SYS_setuid,
+    libc::SYS_setgid,
+    libc::SYS_setreuid,
+    libc::SYS_setregid,
+    libc::SYS_setresuid,
+    libc::SYS_setresgid,
+    libc::SYS_setgroups,
+    libc::SYS_setfsuid,
+    libc::SYS_setfsgid,
+    libc::SYS_capset,
+    libc::SYS_chroot,
+    libc::SYS_pivot_root,
+    libc::SYS_setns,
+    libc::SYS_prctl,
+    libc::SYS_seccomp,
+    446,
+    // The program's own name.
+    libc::SYS_readlink,
+    libc::SYS_readlinkat,
+];
+
+/// Calls that only look at files. In state Through the kernel has all that they may find, and no
+/// file is in state Behind while such a program is a client.
+const LOOKS: &[c_long] = &[
+    libc::SYS_read,
+    libc::SYS_pread64,
+    libc::SYS_readv,
+    libc::SYS_preadv,
+    libc::SYS_preadv2,
+    libc::SYS_fstat,
+    libc::SYS_stat,
+    libc::SYS_lstat,
+    libc::SYS_newfstatat,
+    libc::SYS_statx,
+];
+
+/// What is led beside what is led of Go's.
+const MORE: &[c_long] =
+    &[libc::SYS_vfork, libc::SYS_rt_sigaction, libc::SYS_sigaltstack, libc::SYS_arch_prctl];
+
+/// All numbers that are led in a static program that Go did not build.
+pub fn led() -> impl Iterator<Item = c_long> {
+    GO_CALLS.iter().chain(MORE).copied().filter(|number| !LOOKS.contains(number))
+}
+
+/// Whether this number is one of them.
+pub fn is_led(number: c_long) -> bool {
+    led().any(|known| known == number)
+}
