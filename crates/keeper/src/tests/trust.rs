@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use holdfast_board::{Content, FileState, Frame, Page, Source};
+use holdfast_board::{Content, FileState, Frame, Page, Source, Way};
 use holdfast_cache::{Client, Errno, FileRef, Origin, Place, Reason};
 use holdfast_media::{Bytes, Mapping, Nvm, OpenMode};
 
@@ -352,6 +352,30 @@ fn what_was_stored_into_a_page_row_loses_no_byte_in_silence() {
             assert!(contents(&bench.file) == expected, "{what}");
         }
     }
+}
+
+/// What says that a file is in state Behind was stored into: the pool was closed as if the disk had
+/// everything.
+#[test]
+fn a_pool_is_not_closed_while_page_rows_say_that_it_has_bytes() {
+    let told = Arc::new(Told::default());
+    let bench = bench_that_tells("trust-close", Arc::clone(&told) as Arc<dyn Events<OsFile>>);
+    bench.write(0, &[1; 8192]);
+    assert!(bench.durable.has_rows_left());
+    bench.durable.settle(&bench.managed(), Writers::MayBeIn).unwrap();
+    assert!(!bench.durable.has_rows_left());
+    bench.write(4096, &[2; 4096]);
+    for way in [Way::LeaveBehind, Way::Bypass] {
+        bench.durable.board.go(bench.place.slot, way);
+    }
+    assert!(bench.durable.expire_all(), "nothing seems to be dirty");
+    told.0.lock().unwrap().clear();
+    assert!(bench.durable.has_rows_left());
+    assert!(
+        told.0.lock().unwrap().iter().any(|told| told.contains("/file: something stored into")),
+        "{:?}",
+        told.0
+    );
 }
 
 /// Nor are older bytes read for those that a spoiled row had, or written beside.
