@@ -6,6 +6,7 @@
 //! write; `sync_file` computes S, drains, and syncs.
 
 use holdfast_pool::{Seq, Slot};
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::atomic::Ordering;
 
@@ -292,6 +293,22 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             self.board.row(file.slot).page_rows.clear();
         }
         self.hand_times_over(file, target, Writers::KeptOut)
+    }
+
+    /// Whether page rows still say that the log alone has bytes, though everything seems to be on
+    /// the disk: something stored into what says whose they are. That is told of the files. Nobody
+    /// writes any more.
+    pub fn has_rows_left(&self) -> bool {
+        let (mut slots, mut is_any) = (BTreeSet::new(), false);
+        self.board.pages().scan(Slot::new(0), |of, _| _ = slots.insert(of.slot), |_| is_any = true);
+        for slot in &slots {
+            let file = self.file_now(*slot).map(|file| file.meta().path.display().to_string());
+            self.events.trouble(format!(
+                "{}: something stored into what memory says of it: the log alone has bytes of it, and keeps them",
+                file.as_deref().unwrap_or("a file")
+            ));
+        }
+        is_any || !slots.is_empty()
     }
 
     /// Drops all loaded pages of a file: whoever reads without a lock finds nothing from here on,

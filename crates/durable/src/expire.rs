@@ -6,6 +6,7 @@
 //! (`crate::expire`).
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -142,15 +143,17 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         self.managed().iter().for_each(|file| _ = self.retire(file));
     }
 
-    /// Lets go of everything but files that somebody has open for writing: what is pending is
-    /// brought to the disk, and nothing of ours keeps a file system busy. Never waits for who has a
-    /// file.
-    pub fn let_go_unused(&self) {
+    /// Lets go of all files that `is_meant` but those that somebody has open for writing: what is
+    /// pending is brought to the disk, and nothing of ours keeps a file system busy. Never waits
+    /// for who has a file.
+    pub fn let_go_unused(&self, is_meant: &dyn Fn(&Path) -> bool) {
         if self.managed().is_empty() && locked(&self.removing).is_empty() && !self.has_graves() {
             return;
         }
-        self.expire_due(&|file| (!self.is_in_use(file)).then_some(Seq::MAX), Pace::Full);
-        for file in self.managed() {
+        let is_meant = |file: &ManagedFile<D::File>| is_meant(&file.meta().path);
+        let due = |file: &ManagedFile<D::File>| (is_meant(file) && !self.is_in_use(file)).then_some(Seq::MAX);
+        self.expire_due(&due, Pace::Full);
+        for file in self.managed().into_iter().filter(|file| is_meant(file)) {
             let row = self.board.row(file.slot);
             // What it held before the log stood for it.
             if row.state().keeps_up() && row.needs_real_sync() && !self.is_in_use(&file) {

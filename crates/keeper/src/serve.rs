@@ -313,7 +313,8 @@ fn close(keeper: &Arc<Keeper>, threads: Threads) -> Result<(), KeeperError> {
         let _ = thread.join();
     }
     let busy = keeper.durable.board.lanes().iter().any(|lane| lane.is_announced());
-    let clean = keeper.durable.expire_all() && keeper.durable.expire_all() && !busy;
+    let durable = &keeper.durable;
+    let clean = durable.expire_all() && durable.expire_all() && !busy && !durable.has_rows_left();
     if !clean {
         return Err(KeeperError::Os {
             what: "bring everything to disk; the pool keeps it for `holdfast recover`".to_owned(),

@@ -10,13 +10,13 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use holdfast_board::{Content, FileState, Frame, Page, Source};
-use holdfast_cache::{Client, Errno, Origin, Place, Reason};
+use holdfast_board::{Content, FileState, Frame, Page, Source, Way};
+use holdfast_cache::{Client, Errno, FileRef, Origin, Place, Reason};
 use holdfast_media::{Bytes, Mapping, Nvm, OpenMode};
 
 use super::behind::{Program, behind_house};
 use super::durable::{Bench, bench, bench_that_tells};
-use super::{NEVER_MS, contents, errno, house, house_with, write_at};
+use super::{House, NEVER_MS, contents, errno, house, house_with, write_at};
 use crate::config::FenceChoice;
 use holdfast_disk::OsFile;
 use holdfast_durable::{Events, ManagedFile, Writers};
@@ -354,6 +354,30 @@ fn what_was_stored_into_a_page_row_loses_no_byte_in_silence() {
     }
 }
 
+/// What says that a file is in state Behind was stored into: the pool was closed as if the disk had
+/// everything.
+#[test]
+fn a_pool_is_not_closed_while_page_rows_say_that_it_has_bytes() {
+    let told = Arc::new(Told::default());
+    let bench = bench_that_tells("trust-close", Arc::clone(&told) as Arc<dyn Events<OsFile>>);
+    bench.write(0, &[1; 8192]);
+    assert!(bench.durable.has_rows_left());
+    bench.durable.settle(&bench.managed(), Writers::MayBeIn).unwrap();
+    assert!(!bench.durable.has_rows_left());
+    bench.write(4096, &[2; 4096]);
+    for way in [Way::LeaveBehind, Way::Bypass] {
+        bench.durable.board.go(bench.place.slot, way);
+    }
+    assert!(bench.durable.expire_all(), "nothing seems to be dirty");
+    told.0.lock().unwrap().clear();
+    assert!(bench.durable.has_rows_left());
+    assert!(
+        told.0.lock().unwrap().iter().any(|told| told.contains("/file: something stored into")),
+        "{:?}",
+        told.0
+    );
+}
+
 /// Nor are older bytes read for those that a spoiled row had, or written beside.
 #[test]
 fn what_a_spoiled_row_says_is_neither_read_nor_joined() {
@@ -389,6 +413,29 @@ fn rows_beyond_a_size_that_was_stored_are_drained() {
     assert!(contents(&bench.file) == [1; 5 * 4096]);
 }
 
+/// A file with a write of 200 bytes at 4000 in its log, of which one is another by now: this one
+/// of those in the second page.
+fn spoiled_record(at: i64) -> (House, File, FileRef) {
+    loop {
+        let house = behind_house("trust-joined", NEVER_MS, 64);
+        let (file, place) = house.create("a");
+        let program = Program::new(&house.client, place, &file);
+        program.write(Place::At(0), &[1; 8192]);
+        house.client.bring_to_kernel(place).unwrap();
+        program.write(Place::At(4000), &[2; 200]);
+        let row = || house.client.board().pages().find(place.slot, Page::new(1));
+        let Some(Source::Log(from)) = row().map(|row| row.content.source) else { continue };
+        let (nvm, hit) =
+            (Mapping::open(&house.pool, OpenMode::ReadWrite).unwrap().0, (from as i64 + at) as u64);
+        let word = hit / 8 * 8;
+        nvm.store_u64(word, nvm.load_u64(word) ^ 0x10 << (hit % 8 * 8));
+        // The kernel may have been told of it before that, as of what is written last.
+        if row().is_some() {
+            return (house, file, place);
+        }
+    }
+}
+
 /// Bytes of a record that was spoiled came to a frame with others, which went to the file.
 #[test]
 fn what_was_stored_into_the_log_is_joined_with_nothing() {
@@ -403,18 +450,7 @@ fn what_was_stored_into_the_log_is_joined_with_nothing() {
         (0, 6000, false),
     ];
     for (at, joins, overlaps) in cases {
-        let house = behind_house("trust-joined", NEVER_MS, 64);
-        let (file, place) = house.create("a");
-        let program = Program::new(&house.client, place, &file);
-        program.write(Place::At(0), &[1; 8192]);
-        house.client.bring_to_kernel(place).unwrap();
-        program.write(Place::At(4000), &[2; 200]);
-        let row = house.client.board().pages().find(place.slot, Page::new(1)).unwrap();
-        let Source::Log(from) = row.content.source else { panic!("{row:?}") };
-        let (nvm, hit) =
-            (Mapping::open(&house.pool, OpenMode::ReadWrite).unwrap().0, (from as i64 + at) as u64);
-        let word = hit / 8 * 8;
-        nvm.store_u64(word, nvm.load_u64(word) ^ 0x10 << (hit % 8 * 8));
+        let (house, file, place) = spoiled_record(at);
         let parts = [Bytes::from_slice(&[3; 70])];
         let raw = || file.write_at(&[3; 70], joins).map_err(errno);
         let written = house.client.write(place, Place::At(joins), &parts, raw, || Err(Errno(29)));
