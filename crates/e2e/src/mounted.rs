@@ -1,6 +1,7 @@
 //! Directories that `holdfast mount` serves to a test: how they are mounted, and how their servers,
 //! or all of it, are killed.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::Duration;
@@ -62,6 +63,11 @@ impl Mount {
 
     /// Serves a directory at a place.
     pub fn start(pool: &Pool, options: &[&str], directory: &Path, point: &Path) -> Self {
+        Self::started_by(&[], pool, options, directory, point)
+    }
+
+    /// The same by another program, which executes it.
+    pub fn started_by(by: &[&str], pool: &Pool, options: &[&str], directory: &Path, point: &Path) -> Self {
         let summary = tempfile::NamedTempFile::new().expect("temporary file");
         // The pool's user writes it.
         Cmd::new("chmod").arg("666").arg(summary.path()).ok();
@@ -69,6 +75,7 @@ impl Mount {
         let cmd = command(pool, options, directory);
         let mut words = cmd.words().to_vec();
         words.insert(words.len() - 1, told.into());
+        let words = [by.iter().map(OsString::from).collect(), words].concat();
         let mut supervisor = Cmd::new(&words[0]).args(&words[1..]).spawn();
         let mut is_there = || {
             let ended = supervisor.try_wait().expect("wait");

@@ -354,6 +354,29 @@ fn who_is_not_root_mounts_elsewhere_by_fusermount3() {
     assert_eq!(std::fs::read(served.join("moved")).expect("read"), b"by nobody\n");
 }
 
+/// The kernel keeps inodes that nobody uses, each of which is a descriptor of the server's: with
+/// more of them than it may have, programs got `Too many open files`.
+#[test]
+fn more_files_than_descriptors_are_served() {
+    let (disk, pool) = (disk(Kind::Ext4), Pool::new());
+    let served = directory(&disk, "served");
+    for number in 0..3000 {
+        std::fs::write(served.join(number.to_string()), number.to_string()).expect("made");
+    }
+    let no_more = ["setpriv", "--inh-caps=-sys_resource", "--bounding-set=-sys_resource"];
+    let by = [&no_more[..], &["prlimit", "--nofile=1000:1000"]].concat();
+    let mount = Mount::started_by(&by, &pool, &[], &served, &served);
+    for _ in 0..2 {
+        for number in 0..3000 {
+            let found = std::fs::read_to_string(served.join(number.to_string())).expect("read");
+            assert_eq!(found, number.to_string());
+        }
+    }
+    let open = std::fs::read_dir(format!("/proc/{}/fd", mount.server())).expect("descriptors").count();
+    assert!(open < 1000, "{open}");
+    mount.unmount();
+}
+
 /// Each test above with the rule taken out that it is about; with all rules they run in this build
 /// already.
 #[test]
