@@ -8,6 +8,7 @@ pub mod cmd;
 pub mod crash;
 pub mod disk;
 mod job;
+pub mod mounted;
 pub mod musl;
 pub mod need;
 pub mod pool;

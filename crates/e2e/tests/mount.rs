@@ -2,25 +2,22 @@
 //! see natively, what they sync is absorbed and survives, and nothing is left of it afterwards.
 
 use std::path::{Path, PathBuf};
-use std::process::Child;
-use std::time::Duration;
 
 use holdfast_e2e::cmd::{Cmd, Output};
-use holdfast_e2e::disk::{self, Disk, Kind};
+use holdfast_e2e::disk::{self, Kind};
+use holdfast_e2e::mounted::{
+    Mount, SOON, acknowledged, appends, clear, command, directory, disk, here, is_mounted, must_hold, text,
+};
 use holdfast_e2e::pool::Pool;
 use holdfast_e2e::proc::{self, wait_until};
 use holdfast_e2e::report;
 use holdfast_e2e::running::Running;
 use holdfast_e2e::{canaries, need};
 use rustix::process::Signal;
-use serde_json::Value;
 
 /// Wrong, and nothing was changed.
 const NOT_MOUNTED: i32 = 2;
 const KEEPER_FAILED: i32 = 121;
-/// What comes by itself may take so long on a busy machine.
-const SOON: Duration = Duration::from_secs(30);
-
 /// The rules, each by the deliberate bug (`crates/canary`) that takes it out, and the test that
 /// must notice.
 const RULES: [(&str, &str); 3] = [
@@ -28,187 +25,6 @@ const RULES: [(&str, &str); 3] = [
     ("MountOwnerKept", "a_directory_of_ext4_looks_as_it_does_natively"),
     ("MountPrivilegesKept", "a_directory_of_ext4_looks_as_it_does_natively"),
 ];
-
-fn here(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("paths are text")
-}
-
-fn is_mounted(point: &Path) -> bool {
-    let table = std::fs::read_to_string("/proc/thread-self/mountinfo").expect("mounts");
-    let (point, kind) = (format!(" {} ", text(point)), " - fuse.holdfast ");
-    table.lines().any(|line| line.contains(&point) && line.contains(kind))
-}
-
-/// A directory that is served.
-struct Mount {
-    supervisor: Option<Child>,
-    point: PathBuf,
-    summary: tempfile::NamedTempFile,
-    family: Vec<u32>,
-}
-
-fn command(pool: &Pool, options: &[&str], directory: &Path) -> Cmd {
-    pool.as_user(
-        Cmd::holdfast("mount")
-            .args(["--volatile", "--size=64M", "--pool", pool.text()])
-            .args(options)
-            .arg(directory),
-    )
-}
-
-impl Mount {
-    /// Serves a directory over itself.
-    fn over(pool: &Pool, options: &[&str], directory: &Path) -> Self {
-        Self::start(pool, options, directory, directory)
-    }
-
-    fn start(pool: &Pool, options: &[&str], directory: &Path, point: &Path) -> Self {
-        let summary = tempfile::NamedTempFile::new().expect("temporary file");
-        // The pool's user writes it.
-        Cmd::new("chmod").arg("666").arg(summary.path()).ok();
-        let told = format!("--summary={}", text(summary.path()));
-        let cmd = command(pool, options, directory);
-        let mut words = cmd.words().to_vec();
-        words.insert(words.len() - 1, told.into());
-        let mut supervisor = Cmd::new(&words[0]).args(&words[1..]).spawn();
-        let mut is_there = || {
-            let ended = supervisor.try_wait().expect("wait");
-            assert!(ended.is_none(), "it ended: {:?}", ended.map(|_| said(&mut supervisor)));
-            // A mount that nobody serves any more is taken away first.
-            let is_dead = || {
-                std::fs::metadata(point).is_err_and(|error| error.kind() == std::io::ErrorKind::NotConnected)
-            };
-            is_mounted(point) && !is_dead()
-        };
-        wait_until(SOON, "the mount", &mut is_there);
-        let family = proc::descendants(supervisor.id());
-        Self { supervisor: Some(supervisor), point: point.to_owned(), summary, family }
-    }
-
-    fn pid(&self) -> u32 {
-        self.supervisor.as_ref().expect("not ended").id()
-    }
-
-    /// Servers and their holders.
-    fn all_servers(&self) -> Vec<u32> {
-        let is_server = |pid: &u32| {
-            std::fs::read(format!("/proc/{pid}/cmdline"))
-                .is_ok_and(|line| line.split(|byte| *byte == 0).any(|word| word == b"mount-server"))
-        };
-        proc::descendants(self.pid()).into_iter().filter(is_server).collect()
-    }
-
-    /// The server, and its holder.
-    fn servers(&self) -> [u32; 2] {
-        let found = self.all_servers();
-        found.try_into().unwrap_or_else(|found| panic!("no server with a holder: {found:?}"))
-    }
-
-    fn server(&self) -> u32 {
-        self.servers()[0]
-    }
-
-    /// Kills the server; returns once another one goes on.
-    fn kill_server(&self) {
-        let killed = self.server();
-        proc::kill_hard(killed);
-        let is_followed = || {
-            let found = self.all_servers();
-            found.len() == 2 && !found.contains(&killed)
-        };
-        wait_until(SOON, "another server", is_followed);
-    }
-
-    /// Waits for the end; its exit status, what it said, and the summary.
-    fn end(mut self) -> (i32, String, Value) {
-        let mut supervisor = self.supervisor.take().expect("not ended");
-        let mut status = None;
-        wait_until(SOON, "the end of the mount", || {
-            status = supervisor.try_wait().expect("wait");
-            status.is_some()
-        });
-        let said = said(&mut supervisor);
-        assert!(!is_mounted(&self.point), "{said}");
-        let left = || self.family.iter().copied().filter(|pid| proc::alive(*pid)).count();
-        wait_until(SOON, "the end of its processes", || left() == 0);
-        let told = std::fs::read_to_string(self.summary.path()).expect("summary");
-        let summary = if told.is_empty() { Value::Null } else { report::parse(&told) };
-        (status.and_then(|status| status.code()).unwrap_or(-1), said, summary)
-    }
-
-    /// Unmounts as a user would, and all must be well.
-    fn unmount(self) -> Value {
-        Cmd::new("umount").arg(&self.point).ok();
-        let (status, said, summary) = self.end();
-        assert_eq!(status, 0, "{said}");
-        assert!(said.contains("everything is on the disk"), "{said}");
-        assert!(report::flag(&summary, "drained"), "{summary:#}");
-        summary
-    }
-
-    /// Kills all of it, and takes away the mount that nobody serves any more.
-    fn kill_all(mut self) {
-        let mut supervisor = self.supervisor.take().expect("not ended");
-        drop(supervisor.kill());
-        self.family.iter().for_each(|pid| proc::kill_hard(*pid));
-        drop(supervisor.wait());
-        wait_until(SOON, "their end", || !self.family.iter().any(|pid| proc::alive(*pid)));
-    }
-}
-
-fn said(child: &mut Child) -> String {
-    use std::io::Read;
-    let mut told = String::new();
-    drop(child.stderr.take().expect("piped").read_to_string(&mut told));
-    told
-}
-
-impl Drop for Mount {
-    fn drop(&mut self) {
-        let Some(mut supervisor) = self.supervisor.take() else { return };
-        drop(supervisor.kill());
-        self.family.iter().for_each(|pid| proc::kill_hard(*pid));
-        drop(supervisor.wait());
-        drop(Cmd::new("umount").arg("-l").arg(&self.point).output());
-    }
-}
-
-/// A disk in a view of the mounts that nobody else has: a mount whose server was killed makes
-/// programs fail that look at all mounts, such as mkfs.btrfs in other tests.
-fn disk(kind: Kind) -> Disk {
-    nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).expect("root");
-    Cmd::new("mount").args(["--make-rprivate", "/"]).ok();
-    Disk::new(kind)
-}
-
-/// A directory of a disk.
-fn directory(disk: &Disk, name: &str) -> PathBuf {
-    let directory = disk.root.join(name);
-    std::fs::create_dir(&directory).expect("made");
-    directory
-}
-
-/// The program of `programs/appends.c`, linked statically.
-fn appends(home: &Path) -> PathBuf {
-    let program = home.join("appends");
-    let source = here("programs/appends.c");
-    Cmd::new("musl-gcc").args(["-static", "-O1", "-o"]).arg(&program).arg(source).ok();
-    program
-}
-
-/// The file holds the lines 0 to `last`, and maybe more, without a gap.
-fn must_hold(file: &Path, last: u64) {
-    let found = std::fs::read_to_string(file).expect("file");
-    let lines: Vec<&str> = found.lines().collect();
-    assert!(lines.len() as u64 > last, "{} lines, {last} was acknowledged", lines.len());
-    for (number, line) in lines.iter().enumerate() {
-        assert_eq!(*line, format!("{number:09}"), "line {number}");
-    }
-}
 
 /// Stores into a shared mapping and has that brought to the disk.
 const STORE: &str = "
@@ -220,32 +36,6 @@ map = mmap.mmap(fd, 8192)
 map[100:106] = b'stored'
 map.flush()
 ";
-
-/// One transaction for each row, until there is a file "stop" beside the database.
-const ROWS: &str = "
-import os, sqlite3, sys
-base = sqlite3.connect(sys.argv[1], isolation_level=None, timeout=60)
-base.execute('pragma synchronous=full')
-base.execute('create table t(a integer primary key)')
-row = 0
-while not os.path.exists(os.path.dirname(sys.argv[1]) + '/stop'):
-    row += 1
-    base.execute('insert into t values(?)', (row,))
-    print('ack', row, flush=True)
-";
-
-fn acknowledged(program: &mut Running, count: u64) -> u64 {
-    program.until(&format!("ack {count}"));
-    let rest = program.lines.try_iter().last();
-    rest.map_or(count, |line| line["ack ".len()..].parse().expect("a number"))
-}
-
-/// The last line that it said, once it has said another one than those so far.
-fn goes_on(program: &mut Running) -> u64 {
-    program.lines.try_iter().for_each(drop);
-    let line = program.until("ack ");
-    line["ack ".len()..].parse().expect("a number")
-}
 
 /// The kernel went on to believe the mode that it knew: whoever wrote to another's setuid program
 /// had it run what was written with the other's rights.
@@ -363,14 +153,6 @@ fn random_calls_leave_what_they_leave_in_memory() {
     let mount = Mount::start(&pool, &["--at", text(&at)], &served, &at);
     (3..5).for_each(|file| play(at.join(format!("at-{file}")), seed + file));
     mount.unmount();
-}
-
-/// Takes a dead mount away, unless its supervisor did before it was killed itself.
-fn clear(point: &Path) {
-    if is_mounted(point) {
-        let umount = Cmd::new("umount").arg(point).output();
-        assert!(umount.status.success() || !is_mounted(point), "{}", umount.stderr);
-    }
 }
 
 #[test]
@@ -496,123 +278,6 @@ fn a_signal_unmounts_once_nobody_has_a_file_open_there() {
     assert_eq!(std::fs::read(served.join("held")).expect("read"), b"still served");
 }
 
-/// Programs wait while one server follows another, and see no error; nothing is lost, nothing is
-/// done twice.
-fn outlives_its_servers(over: bool) {
-    let (disk, pool, home) = (disk(Kind::Ext4), Pool::new(), disk::directory());
-    let program = appends(home.path());
-    let (served, at) = (directory(&disk, "served"), directory(&disk, "at"));
-    let point = if over { &served } else { &at };
-    let mount = match over {
-        true => Mount::over(&pool, &["--age-max=60s"], &served),
-        false => Mount::start(&pool, &["--at", text(&at)], &served, &at),
-    };
-    let script = here("tests/mount_kills.py");
-    let worker =
-        |number: u32| Running::start(&Cmd::new("python3").arg(&script).arg(point).arg(number.to_string()));
-    let mut workers: Vec<Running> = (0..3).map(worker).collect();
-    let mut static_one = Running::start(&Cmd::new(&program).arg(point.join("file")).arg("1000000"));
-    for _ in 0..5 {
-        for worker in &mut workers {
-            goes_on(worker);
-        }
-        goes_on(&mut static_one);
-        mount.kill_server();
-    }
-    std::fs::write(point.join("stop"), "").expect("made");
-    for worker in &mut workers {
-        let ended = worker.child.wait().expect("wait");
-        let last = worker.lines.iter().last().unwrap_or_default();
-        assert!(
-            ended.success() && last.starts_with("well"),
-            "{ended:?}: {last}: {}",
-            said(&mut worker.child)
-        );
-    }
-    proc::kill_hard(static_one.child.id());
-    drop(static_one.child.wait());
-    let last = static_one.lines.iter().last().map_or(0, |line| line[4..].parse().expect("a number"));
-    Cmd::new("umount").arg(point).ok();
-    let (status, told, _) = mount.end();
-    assert_eq!(status, 0, "{told}");
-    assert_eq!(told.matches("another one goes on").count(), 5, "{told}");
-    must_hold(&served.join("file"), last);
-}
-
-#[test]
-fn servers_are_killed_and_programs_see_nothing_of_it() {
-    outlives_its_servers(true);
-}
-
-#[test]
-fn the_same_where_others_may_write_past_the_mount() {
-    outlives_its_servers(false);
-}
-
-#[test]
-fn a_database_outlives_the_servers_of_its_directory() {
-    let (disk, pool) = (disk(Kind::Xfs), Pool::new());
-    let served = directory(&disk, "served");
-    let mount = Mount::over(&pool, &["--age-max=60s"], &served);
-    let base = served.join("base");
-    let mut database = Running::start(&Cmd::new("python3").args(["-c", ROWS]).arg(&base));
-    for _ in 0..5 {
-        goes_on(&mut database);
-        mount.kill_server();
-    }
-    std::fs::write(served.join("stop"), "").expect("made");
-    assert!(database.child.wait().expect("wait").success(), "{}", said(&mut database.child));
-    let last = database.lines.iter().last().map_or(0, |line| line[4..].parse::<u64>().expect("a number"));
-    let told = Cmd::new("sqlite3").arg(&base).arg("pragma integrity_check; select count(*) from t").ok();
-    assert_eq!(told.stdout, format!("ok\n{last}\n"));
-    mount.unmount();
-}
-
-/// A crash after the second server: what the first one had acknowledged is in the log still.
-#[test]
-fn what_killed_servers_acknowledged_survives_a_power_cut() {
-    let (disk, pool, home) = (disk(Kind::Ext4), Pool::new(), disk::directory());
-    let program = appends(home.path());
-    let served = directory(&disk, "served");
-    disk.settle();
-    let file = served.join("file");
-    let mut mount = Mount::over(&pool, &["--age-max=60s"], &served);
-    let mut running = Running::start(&Cmd::new(&program).arg(&file).arg("1000000"));
-    for _ in 0..2 {
-        goes_on(&mut running);
-        mount.kill_server();
-    }
-    mount.family = proc::descendants(mount.pid());
-    let last = goes_on(&mut running);
-    disk.cut_power();
-    mount.kill_all();
-    drop(running.child.wait());
-    clear(&served);
-    disk.restore_power();
-    pool.recover(&[]).ok();
-    must_hold(&file, last);
-}
-
-/// Without its holder a server takes the mount with it; what it acknowledged is kept.
-#[test]
-fn a_server_without_a_holder_loses_nothing_and_leaves_no_mount() {
-    let (disk, pool, home) = (disk(Kind::Ext4), Pool::new(), disk::directory());
-    let program = appends(home.path());
-    let served = directory(&disk, "served");
-    let file = served.join("file");
-    let mount = Mount::over(&pool, &["--age-max=60s"], &served);
-    let mut running = Running::start(&Cmd::new(&program).arg(&file).arg("1000000"));
-    let last = acknowledged(&mut running, 100);
-    let [server, holder] = mount.servers();
-    proc::kill_hard(holder);
-    proc::kill_hard(server);
-    let (status, said, _) = mount.end();
-    assert_eq!(status, 1, "{said}");
-    assert!(said.contains("was killed by signal 9") && said.contains("is unmounted"), "{said}");
-    assert!(!running.child.wait().expect("wait").success(), "it gets an error");
-    must_hold(&file, last);
-}
-
 #[test]
 fn without_its_keeper_a_mount_ends_and_is_recovered() {
     let (disk, pool, home) = (disk(Kind::Ext4), Pool::new(), disk::directory());
@@ -687,6 +352,29 @@ fn who_is_not_root_mounts_elsewhere_by_fusermount3() {
     let (status, said, _) = mount.end();
     assert_eq!(status, 0, "{said}");
     assert_eq!(std::fs::read(served.join("moved")).expect("read"), b"by nobody\n");
+}
+
+/// The kernel keeps inodes that nobody uses, each of which is a descriptor of the server's: with
+/// more of them than it may have, programs got `Too many open files`.
+#[test]
+fn more_files_than_descriptors_are_served() {
+    let (disk, pool) = (disk(Kind::Ext4), Pool::new());
+    let served = directory(&disk, "served");
+    for number in 0..3000 {
+        std::fs::write(served.join(number.to_string()), number.to_string()).expect("made");
+    }
+    let no_more = ["setpriv", "--inh-caps=-sys_resource", "--bounding-set=-sys_resource"];
+    let by = [&no_more[..], &["prlimit", "--nofile=1000:1000"]].concat();
+    let mount = Mount::started_by(&by, &pool, &[], &served, &served);
+    for _ in 0..2 {
+        for number in 0..3000 {
+            let found = std::fs::read_to_string(served.join(number.to_string())).expect("read");
+            assert_eq!(found, number.to_string());
+        }
+    }
+    let open = std::fs::read_dir(format!("/proc/{}/fd", mount.server())).expect("descriptors").count();
+    assert!(open < 1000, "{open}");
+    mount.unmount();
 }
 
 /// Each test above with the rule taken out that it is about; with all rules they run in this build

@@ -169,3 +169,45 @@ pub fn fill() -> Result<()> {
         let _ = std::os::fd::IntoRawFd::into_raw_fd(fd);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::fcntl::{FcntlArg, fcntl};
+    use std::io::Write;
+
+    fn kept_file(kept: &Kept, path: &std::path::Path, row: impl Fn(RawFd)) -> OwnedFd {
+        let file = open(path, OFlag::O_RDWR, Mode::empty()).expect("opened");
+        let number = fcntl(&file, FcntlArg::F_DUPFD(4 * FIRST)).expect("copied");
+        row(number);
+        assert!(kept.what(number).is_some());
+        raw::owned(number)
+    }
+
+    #[test]
+    fn who_asks_after_somebody_who_died_gets_everything() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("file");
+        std::fs::write(&path, "kept").expect("written");
+        let device = open("/dev/null", OFlag::O_RDWR, Mode::empty()).expect("opened");
+        let kept = Arc::new(Kept::new().expect("memory"));
+        // More than go in one message, and a file that has no name any more.
+        let handles: Vec<OwnedFd> =
+            (0..AT_ONCE).map(|_| kept_file(&kept, &path, |fd| kept.set_handle(fd))).collect();
+        let node = kept_file(&kept, &path, |fd| kept.set_node(fd, 12, 3));
+        std::fs::remove_file(&path).expect("removed");
+        let (ours, theirs) = UnixStream::pair().expect("a socket");
+        let held = Arc::clone(&kept);
+        let holder = std::thread::spawn(move || hold(&theirs, device.as_fd(), &held));
+        (&ours).write_all(&[7; WORD]).expect("asked by who died then");
+        let (_, found) = take_over(&ours).expect("handed over");
+        assert_eq!(found.rows().count(), AT_ONCE + 1);
+        for fd in handles.iter().chain([&node]) {
+            let mut bytes = [0; 8];
+            assert_eq!(nix::sys::uio::pread(fd, &mut bytes, 0), Ok(4));
+            assert_eq!(&bytes[..4], b"kept");
+        }
+        drop(ours);
+        holder.join().expect("it ends with the last who could ask");
+    }
+}

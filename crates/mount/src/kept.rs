@@ -129,9 +129,14 @@ impl Kept {
 
     /// All descriptors that are kept.
     pub fn rows(&self) -> impl Iterator<Item = (RawFd, Row)> {
+        self.rows_from(0)
+    }
+
+    /// Those from this one on.
+    pub fn rows_from(&self, first: RawFd) -> impl Iterator<Item = (RawFd, Row)> {
         let highest = self.word(HIGHEST).load(Ordering::SeqCst);
         let highest = RawFd::try_from(highest).unwrap_or(RawFd::MAX);
-        (0..=highest).filter_map(|fd| Some((fd, self.what(fd)?)))
+        (first..=highest).filter_map(|fd| Some((fd, self.what(fd)?)))
     }
 
     /// Whether every descriptor has a row.

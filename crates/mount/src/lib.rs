@@ -17,6 +17,7 @@ mod kept;
 mod names;
 mod nodes;
 mod once;
+mod prune;
 mod raw;
 mod server;
 mod shake;
@@ -106,7 +107,8 @@ fn run(
     config.clone_fd = true;
     let is_successor = kept.first_request().is_some();
     let once = Once::new(Arc::clone(&kept), THREADS);
-    let server = Server::new(nodes, is_alone, Arc::clone(&kept), once);
+    let device = Arc::new(device);
+    let server = Server::new(nodes, is_alone, Arc::clone(&kept), once, Arc::clone(&device));
     let notifier = Arc::clone(&server.notifier);
     // Whom the kernel lets in was said when it was mounted.
     let session = shake::session(server, device.as_fd(), &kept, config)?;

@@ -100,6 +100,11 @@ impl Nodes {
         self.device
     }
 
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.read().known.len()
+    }
+
     /// The node of a number that the kernel was told.
     pub fn get(&self, inode: INodeNo) -> Result<Arc<Node>> {
         if inode == INodeNo::ROOT {

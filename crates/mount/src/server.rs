@@ -376,6 +376,7 @@ impl Filesystem for Server {
             Ok(()) => reply.ok(),
             Err(error) => reply.error(answer(error)),
         }
+        self.make_room();
     }
 
     fn releasedir(

@@ -79,3 +79,25 @@ pub fn resend(device: BorrowedFd<'_>) -> io::Result<()> {
     rustix::io::write(device, &message)?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_server_can_go_on_where_the_kernel_sends_again() {
+        let request = |flags: u32, more: u32| {
+            let mut bytes = vec![0; FLAGS];
+            bytes.extend(flags.to_ne_bytes());
+            bytes.extend(more.to_ne_bytes());
+            let kept = Kept::new().expect("memory");
+            assert!(kept.set_first_request(&bytes));
+            can_resend(&kept)
+        };
+        assert!(request(EXTENDED | 1, CAN_RESEND | 1));
+        // Linux before 6.9, and one that knows no second half.
+        assert!(!request(EXTENDED, CAN_RESEND - 1));
+        assert!(!request(1, CAN_RESEND));
+        assert!(!can_resend(&Kept::new().expect("memory")));
+    }
+}

@@ -2,7 +2,7 @@
 //! reached and changed, and how an answer is put.
 
 use std::ffi::OsStr;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -20,6 +20,7 @@ use crate::kept::{Kept, Row};
 use crate::names::{Caller, Made};
 use crate::nodes::{Node, Nodes};
 use crate::once::Once;
+use crate::prune::Prune;
 use crate::raw::{self, Result, descriptor};
 use crate::{attr, data, directory, names, xattr};
 
@@ -43,6 +44,9 @@ pub struct Server {
     pub kept: Arc<Kept>,
     /// What must not be done twice.
     pub once: Once,
+    prune: Prune,
+    /// By which the kernel is asked for room.
+    device: Arc<OwnedFd>,
 }
 
 pub fn answer(error: Errno) -> Answer {
@@ -80,9 +84,14 @@ pub struct Change {
 
 impl Server {
     /// A server of what `nodes` begins with.
-    pub fn new(nodes: Nodes, is_alone: bool, kept: Arc<Kept>, once: Once) -> Self {
+    pub fn new(nodes: Nodes, is_alone: bool, kept: Arc<Kept>, once: Once, device: Arc<OwnedFd>) -> Self {
         let believed = if is_alone { ALONE } else { SHARED };
-        Self { nodes, is_alone, believed, notifier: Arc::default(), kept, once }
+        Self { nodes, is_alone, believed, notifier: Arc::default(), kept, once, prune: Prune::new(), device }
+    }
+
+    /// Before there are too many inodes. Nobody waits for an answer meanwhile.
+    pub fn make_room(&self) {
+        self.prune.make_room(self.nodes.count(), &self.kept, self.device.as_fd());
     }
 
     /// The handle of a descriptor that the kernel is about to be given.
@@ -102,7 +111,10 @@ impl Server {
 
     pub fn entry(&self, found: Result<(INodeNo, FileStat)>, reply: ReplyEntry) {
         match found {
-            Ok((inode, stat)) => reply.entry(&self.believed, &attr::from(&stat, inode), GENERATION),
+            Ok((inode, stat)) => {
+                reply.entry(&self.believed, &attr::from(&stat, inode), GENERATION);
+                self.make_room();
+            }
             Err(error) => reply.error(answer(error)),
         }
     }
