@@ -19,7 +19,7 @@ trap failed EXIT
 await() {
     begun=$(date +%s)
     until "$@"; do
-        if [ $(($(date +%s) - begun)) -gt 60 ]; then
+        if [ $(($(date +%s) - begun)) -gt 240 ]; then
             echo "waited in vain for: $*"
             return 1
         fi
