@@ -21,6 +21,7 @@ pub mod identity;
 pub mod lease;
 mod os;
 pub mod spill;
+mod walk;
 
 pub use os::{OsDisk, OsFile};
 

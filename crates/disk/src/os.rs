@@ -23,7 +23,7 @@ use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, Mode, OFlags, RenameFlags, ResolveFlags, Statx, StatxAttributes,
     StatxFlags, StatxTimestamp, Timespec, Timestamps, UTIME_OMIT, fallocate, futimens, listxattr, mkdirat,
-    openat, openat2, renameat_with, statx, unlinkat,
+    openat, renameat_with, statx, unlinkat,
 };
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
@@ -31,6 +31,7 @@ use rustix::time::{ClockId, clock_gettime};
 use super::{Access, Change, Clock, Disk, DiskFile, Notice, Stat};
 use crate::identity::{self, FsKind};
 use crate::locked;
+use crate::walk::open_through;
 
 /// Zeros written at once where holes cannot be punched.
 const ZEROS_BYTES: usize = 1 << 20;
@@ -75,7 +76,7 @@ fn open_beneath(path: &[u8], flags: OFlags) -> io::Result<OsFile> {
     } else {
         ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS
     };
-    Ok(OsFile::from(openat2(CWD, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve)?))
+    Ok(OsFile::from(open_through(path, flags | OFlags::CLOEXEC, resolve)?))
 }
 
 /// Whether an absolute path has the one form in which the keeper stores it. Another form of it
