@@ -147,9 +147,6 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// pending is brought to the disk, and nothing of ours keeps a file system busy. Never waits
     /// for who has a file.
     pub fn let_go_unused(&self, is_meant: &dyn Fn(&Path) -> bool) {
-        if self.managed().is_empty() && locked(&self.removing).is_empty() && !self.has_graves() {
-            return;
-        }
         let is_meant = |file: &ManagedFile<D::File>| is_meant(&file.meta().path);
         let due = |file: &ManagedFile<D::File>| (is_meant(file) && !self.is_in_use(file)).then_some(Seq::MAX);
         self.expire_due(&due, Pace::Full);
@@ -162,6 +159,13 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             }
             self.retire(&file);
         }
+    }
+
+    /// Whether there are files that nobody has open for writing.
+    pub fn has_unused(&self) -> bool {
+        self.managed().iter().any(|file| !self.is_in_use(file))
+            || !locked(&self.removing).is_empty()
+            || self.has_graves()
     }
 
     /// Whether somebody may have a file open for writing. Of one that is lent the program's

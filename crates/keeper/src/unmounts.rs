@@ -1,12 +1,13 @@
-//! Notices that somebody starts the program `umount`, or `sync` before it, and lets go of files
-//! that nobody has open for writing: at once where nothing is pending, else once that is on the
-//! disk, if it is about these files.
+//! Notices that somebody starts the program `umount`, and lets go of files that nobody has open for
+//! writing: at once where nothing is pending, else once that is on the disk, if it is about these
+//! files.
 //!
-//! A notice, not a permission: everybody on the machine uses these programs, and nobody may have to
+//! A notice, not a permission: everybody on the machine uses that program, and nobody may have to
 //! wait for a keeper, which may stand still. So it is a race. The keeper wins it where nothing is
 //! pending: the program has to be loaded before it unmounts anything. Where something is, the disk
 //! decides. What it is about is read from the program's arguments, as text: it must not look at a
-//! place that is to be unmounted, which may hang.
+//! place that is to be unmounted, which may hang. It must not look at all without files that it
+//! might let go of: some machines unmount something all the time.
 
 use std::ffi::OsString;
 use std::mem::MaybeUninit;
@@ -20,8 +21,8 @@ use rustix::fs::inotify::{self, CreateFlags, Reader, WatchFlags};
 
 use crate::keeper::Keeper;
 
-/// The program that unmounts, and the one that whoever is careful starts before it.
-const PROGRAMS: [&str; 2] = ["umount", "sync"];
+/// The program that unmounts.
+const UNMOUNT: &str = "umount";
 /// The notice comes when the program is opened; it has its name and arguments a moment later.
 const LOOKS: u32 = 5;
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
@@ -41,6 +42,9 @@ fn run(keeper: &Weak<Keeper>, notices: &OwnedFd) {
         while heard && !reader.is_buffer_empty() && reader.next().is_ok() {}
         let Some(keeper) = keeper.upgrade().filter(|keeper| heard && !keeper.is_stopping()) else { return };
         keeper.durable.retire_unused();
+        if !keeper.durable.has_unused() {
+            continue;
+        }
         let mut below = Vec::new();
         for _ in 0..LOOKS {
             below = wanted();
@@ -55,32 +59,30 @@ fn run(keeper: &Weak<Keeper>, notices: &OwnedFd) {
     }
 }
 
-/// A queue of the openings of these programs, which their `execve` is one of.
+/// A queue of the openings of that program, which its `execve` is one of.
 fn watched() -> Option<OwnedFd> {
     let notices = inotify::init(CreateFlags::CLOEXEC).ok()?;
     let path = std::env::var_os("PATH").unwrap_or_default();
     let known = ["/usr/bin", "/bin", "/sbin"].map(PathBuf::from);
     let mut is_watched = false;
     for directory in std::env::split_paths(&path).filter(|path| path.is_absolute()).chain(known) {
-        for name in PROGRAMS {
-            let Ok(program) = directory.join(name).canonicalize() else { continue };
-            // One that stands for many programs (busybox, coreutils) is left alone.
-            if program.file_name().is_some_and(|known| known == name) {
-                is_watched |= inotify::add_watch(&notices, &program, WatchFlags::OPEN).is_ok();
-            }
+        let Ok(program) = directory.join(UNMOUNT).canonicalize() else { continue };
+        // One that stands for many programs (busybox) is left alone.
+        if program.file_name().is_some_and(|name| name == UNMOUNT) {
+            is_watched |= inotify::add_watch(&notices, &program, WatchFlags::OPEN).is_ok();
         }
     }
     is_watched.then_some(notices)
 }
 
-/// What those of these programs that run now are about, as far as that can be seen: everything
-/// below these directories.
+/// What those that run now are about, as far as that can be seen: everything below these
+/// directories.
 fn wanted() -> Vec<PathBuf> {
     let Ok(processes) = std::fs::read_dir("/proc") else { return Vec::new() };
     let mut below = Vec::new();
     for process in processes.flatten().map(|process| process.path()) {
         let Ok(name) = std::fs::read_to_string(process.join("comm")) else { continue };
-        if PROGRAMS.contains(&name.trim_end())
+        if name.trim_end() == UNMOUNT
             && let Ok(line) = std::fs::read(process.join("cmdline"))
         {
             let cwd = std::fs::read_link(process.join("cwd")).unwrap_or_default();
@@ -97,14 +99,13 @@ fn wanted() -> Vec<PathBuf> {
     below
 }
 
-/// What a command line names, from where it was started: mount points, devices or files. `sync`
-/// and `umount --all` without a name are about all there is.
+/// What a command line names, from where it was started: mount points, devices or files. `umount
+/// --all` without a name is about all there is.
 fn places(line: &[u8], cwd: &Path) -> Vec<PathBuf> {
     let arguments: Vec<&[u8]> =
         line.split(|byte| *byte == 0).skip(1).filter(|part| !part.is_empty()).collect();
     let (options, names): (Vec<&[u8]>, Vec<&[u8]>) = arguments.into_iter().partition(|part| part[0] == b'-');
-    let is_sync = line.split(|byte| *byte == 0).next().is_some_and(|program| program.ends_with(b"sync"));
-    if names.is_empty() && (is_sync || options.iter().any(|option| [&b"-a"[..], b"--all"].contains(option))) {
+    if names.is_empty() && options.iter().any(|option| [&b"-a"[..], b"--all"].contains(option)) {
         return vec![PathBuf::from("/")];
     }
     names.into_iter().map(|name| cwd.join(OsString::from_vec(name.to_vec()))).collect()

@@ -249,7 +249,8 @@ fn on_board(memory: &File, bytes: &[u8]) -> Option<u64> {
         let (from, to) = line.split(' ').next().unwrap().split_once('-').unwrap();
         let [from, to] = [from, to].map(|end| u64::from_str_radix(end, 16).unwrap());
         let mut found = vec![0; (to - from) as usize];
-        memory.read_exact_at(&mut found, from).unwrap();
+        // Another test's board may be gone by now.
+        memory.read_exact_at(&mut found, from).ok()?;
         found.windows(bytes.len()).position(|part| part == bytes).map(|place| from + place as u64)
     })
 }
