@@ -439,7 +439,7 @@ fn reads_and_crashes_in_state_behind_find_what_was_written() {
 fn short_histories_and_seeds_keep_every_promise() {
     let counts = run(|worker| {
         assert!(worker.exhaustive(1));
-        worker.seeds(1, 12, None);
+        worker.seeds(1, 4, None);
     });
     assert!(counts.images > 5_000 && counts.images_inside_recovery > 500 && counts.tampered > 100);
 }
