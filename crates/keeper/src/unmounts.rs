@@ -146,8 +146,6 @@ mod tests {
         assert_eq!(about(b"/bin/umount\0-l\0a\0/dev/sdb1\0"), [Path::new("/home/a"), Path::new("/dev/sdb1")]);
         assert_eq!(about(b"umount\0-a\0"), [Path::new("/")]);
         assert_eq!(about(b"umount\0"), [] as [&Path; 0]);
-        assert_eq!(about(b"sync\0"), [Path::new("/")]);
-        assert_eq!(about(b"sync\0-f\0/srv/x\0"), [Path::new("/srv/x")]);
     }
 
     #[test]
