@@ -6,7 +6,6 @@
 //! (`crate::expire`).
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -143,14 +142,15 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         self.managed().iter().for_each(|file| _ = self.retire(file));
     }
 
-    /// Lets go of all files that `is_meant` but those that somebody has open for writing: what is
-    /// pending is brought to the disk, and nothing of ours keeps a file system busy. Never waits
-    /// for who has a file.
-    pub fn let_go_unused(&self, is_meant: &dyn Fn(&Path) -> bool) {
-        let is_meant = |file: &ManagedFile<D::File>| is_meant(&file.meta().path);
-        let due = |file: &ManagedFile<D::File>| (is_meant(file) && !self.is_in_use(file)).then_some(Seq::MAX);
-        self.expire_due(&due, Pace::Full);
-        for file in self.managed().into_iter().filter(|file| is_meant(file)) {
+    /// Lets go of everything but files that somebody has open for writing: what is pending is
+    /// brought to the disk, and nothing of ours keeps a file system busy. Never waits for who has a
+    /// file.
+    pub fn let_go_unused(&self) {
+        if self.managed().is_empty() && locked(&self.removing).is_empty() && !self.has_graves() {
+            return;
+        }
+        self.expire_due(&|file| (!self.is_in_use(file)).then_some(Seq::MAX), Pace::Full);
+        for file in self.managed() {
             let row = self.board.row(file.slot);
             // What it held before the log stood for it.
             if row.state().keeps_up() && row.needs_real_sync() && !self.is_in_use(&file) {
@@ -159,13 +159,6 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             }
             self.retire(&file);
         }
-    }
-
-    /// Whether there are files that nobody has open for writing.
-    pub fn has_unused(&self) -> bool {
-        self.managed().iter().any(|file| !self.is_in_use(file))
-            || !locked(&self.removing).is_empty()
-            || self.has_graves()
     }
 
     /// Whether somebody may have a file open for writing. Of one that is lent the program's

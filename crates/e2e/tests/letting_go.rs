@@ -200,40 +200,6 @@ fn a_file_system_is_unmounted_while_a_program_lives_that_wrote_to_it() {
     }
 }
 
-/// Nothing would be on the disk for an hour: who unmounts, or syncs before that, has it brought
-/// there, and then the keeper lets go of it.
-#[test]
-fn what_is_pending_keeps_nobody_from_unmounting() {
-    need::root();
-    let options: [&[&str]; 3] = [&[DURABILITIES[0]], &[DURABILITIES[1]], &["--write-behind=at-once"]];
-    for (kind, options) in
-        [Kind::Ext4, Kind::Xfs].into_iter().flat_map(|kind| options.map(|options| (kind, options)))
-    {
-        let (disk, pool) = (Disk::new(kind), Pool::new());
-        let options = [options, &["--age-max=1h"]].concat();
-        let writer = Writer::start(&pool, &options, &disk);
-        for round in 0..3 {
-            writer.ready();
-            let begun = Instant::now();
-            if round == 1 {
-                Cmd::new("sync").ok();
-            }
-            while !Cmd::new("umount").arg(&disk.root).output().status.success() {
-                assert!(
-                    begun.elapsed() < Duration::from_secs(20),
-                    "{kind:?}, {options:?}, round {round}: busy"
-                );
-                std::thread::sleep(Duration::from_millis(150));
-            }
-            println!("{kind:?}, {options:?}, round {round}: after {:?}", begun.elapsed());
-            disk.mount();
-            must_hold(&disk, round);
-            assert!(report::number(&pool.status(), "writes_absorbed") > 0);
-            writer.go_on(round);
-        }
-    }
-}
-
 #[test]
 fn a_file_system_can_be_unmounted_after_a_drain() {
     let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());

@@ -60,7 +60,7 @@ pub(crate) fn run(keeper: &Arc<Keeper>) {
         let clean = expirer.cycle(due);
         if wanted > locked(&keeper.drain_done).0 {
             // Who asked may be about to unmount what it is on.
-            keeper.durable.let_go_unused(&|_| true);
+            keeper.durable.let_go_unused();
         }
         let mut done = locked(&keeper.drain_done);
         if wanted > done.0 {
