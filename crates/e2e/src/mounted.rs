@@ -107,7 +107,12 @@ impl Mount {
 
     /// The server, and its holder.
     pub fn servers(&self) -> [u32; 2] {
-        let found = self.all_servers();
+        let mut found = Vec::new();
+        // One that takes over is alone for a moment.
+        proc::wait_until(std::time::Duration::from_secs(5), "a server with a holder", || {
+            found = self.all_servers();
+            found.len() == 2
+        });
         found.try_into().unwrap_or_else(|found| panic!("no server with a holder: {found:?}"))
     }
 
