@@ -109,7 +109,7 @@ impl Mount {
     pub fn servers(&self) -> [u32; 2] {
         let mut found = Vec::new();
         // One that takes over is alone for a moment.
-        proc::wait_until(std::time::Duration::from_secs(5), "a server with a holder", || {
+        wait_until(Duration::from_secs(5), "a server with a holder", || {
             found = self.all_servers();
             found.len() == 2
         });
