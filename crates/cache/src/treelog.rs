@@ -49,17 +49,10 @@ impl<N: Nvm> Client<N> {
         }
     }
 
-    /// Whether names that change on a file system may have to be looked at when they have: a commit
-    /// may come before the call is made.
-    #[inline]
-    pub fn may_come_to_miss_names(&self, device: u64) -> bool {
-        self.may_log_syncs(device) && !on(Canary::NamesUnlogged)
-    }
-
-    /// Whether names that changed on a file system have to be looked at.
+    /// Whether names that change on a file system have to be looked at.
     #[inline]
     pub fn may_miss_names(&self, device: u64) -> bool {
-        self.tree_log().has_commits() && self.may_come_to_miss_names(device)
+        self.tree_log().has_commits() && self.may_log_syncs(device) && !on(Canary::NamesUnlogged)
     }
 
     /// The thread is about to change a name there, within [`Client::changing`]: until the end of

@@ -56,13 +56,13 @@ pub unsafe fn logged(client: &Client, names: Names<'_>, change: impl FnOnce() ->
 /// # Safety
 /// As [`logged`].
 unsafe fn logged_on(client: &Client, device: u64, names: Names<'_>, change: impl FnOnce() -> isize) -> isize {
-    if !client.may_come_to_miss_names(device) {
+    if !client.may_miss_names(device) {
         return change();
     }
     // Others see the change before it is in the log.
     changing::note_relogs(client);
     let result = change();
-    if result == 0 && client.may_miss_names(device) {
+    if result == 0 {
         // SAFETY: as our caller says.
         unsafe { log_again(client, names) };
     }
