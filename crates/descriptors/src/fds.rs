@@ -12,7 +12,10 @@
 //! waited for by nobody. Nobody waits with a mark of his own for another's, so no circle exists.
 //!
 //! The kernel may give a number away as soon as it has closed it, before whoever closed it is back:
-//! the open that got it ends that change, and the one who made it finds another word there.
+//! the open that got it ends that change, and the one who made it finds another word there. Of a
+//! duplicate at a number of the kernel's choice the table hears late, too: who then changes that
+//! number, of which nothing is known, waits for all who are being given one ([`holds::CHOICE`]), or
+//! their word would cover a newer one.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -95,13 +98,15 @@ fn meaning(word: u64) -> Row {
     }
 }
 
-/// What `fd` stands for.
+/// What `fd` stands for. Who holds a number is not told of a change that waits for its end: it
+/// would take the description for one of which nothing is known, and write at its cursor while
+/// another thread follows that, whose record would then stand for a place where the kernel did not
+/// write.
 #[inline]
 pub fn look(fd: c_int) -> Row {
-    match row(fd) {
-        Some(row) => decode(row.load(Ordering::Acquire)),
-        None => Row::Unknown,
-    }
+    let Some(row) = row(fd) else { return Row::Unknown };
+    let word = row.load(Ordering::Acquire);
+    if word & CHANGING != 0 && holds::has(fd) { meaning(word) } else { decode(word) }
 }
 
 /// A moment in the life of a number.
@@ -198,11 +203,32 @@ impl Change {
         self.word & KIND_MASK
     }
 
+    /// The kernel is about to give what the number stands for another one, of its own choice. Who
+    /// uses that before it has its word takes the description for one of which nothing is known,
+    /// and moves its cursor.
+    fn unfollow_cursor(&self) {
+        if let Row::Described(description) = meaning(self.word)
+            && !cancels::is_single_threaded()
+        {
+            description.unfollow_cursor();
+        }
+    }
+
     /// Waits for those who are in the midst of using the number. None begins to from now on.
     fn wait_for_calls(&self) {
         if self.kind() != IGNORED {
             holds::wait_for_others(self.fd);
         }
+    }
+
+    /// Whether it is still to be made: a number of which nothing is known may have been given to
+    /// somebody, who has told of it meanwhile.
+    fn is_due(&self) -> bool {
+        if self.kind() != UNKNOWN || cancels::is_single_threaded() {
+            return true;
+        }
+        holds::wait_for_others(holds::CHOICE);
+        changes(self.fd).is_some_and(|row| row.load(Ordering::SeqCst) == self.word)
     }
 
     /// Ends it, unless an open that was given the number has: with a word of another meaning, or
@@ -259,6 +285,9 @@ pub fn closing(fd: c_int, close: impl Fn() -> isize) -> isize {
                 change.end(None);
                 return Some(-(libc::EBADF as isize));
             }
+            if !change.is_due() {
+                return None;
+            }
             change.wait_for_calls();
             let result = close();
             change.end(Some(UNKNOWN));
@@ -281,7 +310,7 @@ pub fn closing_unseen<R>(fd: c_int, close: impl FnOnce() -> R) -> R {
     let alone = holds::change_alone(fd);
     let mut looks = 0;
     let change = loop {
-        match Change::begin(fd) {
+        match Change::begin(fd).filter(Change::is_due) {
             Some(change) => break change,
             None => holds::pause(&mut looks),
         }
@@ -307,6 +336,10 @@ pub fn duplicating(old: c_int, new: c_int, call: impl Fn() -> isize) -> isize {
                 from.end(None);
                 return None;
             };
+            if !to.is_due() {
+                from.end(None);
+                return None;
+            }
             // Those of `old` are only kept from changing it: what it stands for is copied.
             to.wait_for_calls();
             let result = call();
@@ -333,10 +366,18 @@ pub fn copying(old: c_int, call: impl Fn() -> isize) -> isize {
         let made = critical::section(|| {
             // Another thread might put a file in the place of a pipe meanwhile.
             let from = Change::begin(old)?;
+            let single = cancels::is_single_threaded();
+            let choice = if single { Some(Hold::needless()) } else { holds::take(holds::CHOICE) };
+            let Some(choice) = choice else {
+                from.end(None);
+                return None;
+            };
+            from.unfollow_cursor();
             let result = call();
             if result >= 0 {
                 put_copy(from.word, result as c_int);
             }
+            choice.end();
             from.end(None);
             Some(result)
         });
@@ -470,9 +511,11 @@ pub fn describe_at(fd: c_int, moment: Moment, index: u32, description: &'static 
 fn put_copy(from: u64, to: c_int) {
     let word = from & MEANING;
     if let Row::Described(description) = meaning(word) {
-        description.retain();
-        if row(to).is_none() {
-            description.release();
+        if row(to).is_some() {
+            description.retain();
+        } else {
+            // What is done by that number moves the cursor, and nobody sees of which description.
+            description.add_flags(descriptions::SHARED);
         }
     }
     if row(to).is_some() {
@@ -495,4 +538,45 @@ pub fn described(first: c_int, last: c_int) -> impl Iterator<Item = (c_int, &'st
 /// One more than the highest number of which anything is known.
 pub fn known_end() -> u32 {
     USED.load(Ordering::SeqCst)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stands_for(fd: c_int) -> Option<*const Description> {
+        match look(fd) {
+            Row::Described(description) => Some(core::ptr::from_ref(description)),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn who_holds_a_number_finds_what_it_stands_for_while_others_wait_to_change_it() {
+        const FD: c_int = 901;
+        let (index, description) = descriptions::allocate(0, holdfast_cache::Origin::Opened).unwrap();
+        assert!(describe(FD, index, description));
+        let held = holds::take(FD).unwrap();
+        let change = Change::begin(FD).unwrap();
+        assert_eq!(stands_for(FD), Some(core::ptr::from_ref(description)));
+        // Of another number it holds nothing, and another thread does not hold this one.
+        std::thread::spawn(|| assert_eq!(stands_for(FD), None)).join().unwrap();
+        held.end();
+        assert_eq!(stands_for(FD), None);
+        change.end(Some(UNKNOWN));
+        assert_eq!(stands_for(FD), None);
+    }
+
+    #[test]
+    fn a_cursor_is_not_followed_once_a_number_that_has_no_row_moves_it_too() {
+        let write_only = holdfast_session::WRITE_ONLY;
+        let (index, description) =
+            descriptions::allocate(write_only, holdfast_cache::Origin::Opened).unwrap();
+        let word = described_as(index, description);
+        put_copy(word, 902);
+        assert!(description.remembers_cursor());
+        put_copy(word, TRACKED as c_int + 4);
+        assert!(!description.remembers_cursor());
+        retire(902);
+    }
 }

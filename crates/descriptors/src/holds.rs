@@ -26,6 +26,9 @@ const FREE: u64 = 0;
 /// Set for a number that is not held, but being changed outside of a section.
 const CHANGE: u64 = 1 << 31;
 
+/// Held, as if it were a number, while the kernel chooses one and the table is told which.
+pub const CHOICE: c_int = 0x7fff_fffe;
+
 /// A line of its own: threads that write to files of their own do not meet.
 #[repr(align(64))]
 struct Place(AtomicU64);
@@ -67,6 +70,16 @@ impl Hold {
 #[inline]
 pub fn is_holding() -> bool {
     tls::with(|thread| thread.holds.get() != 0)
+}
+
+/// Whether the calling thread holds this very number.
+#[cold]
+pub fn has(fd: c_int) -> bool {
+    tls::with(|thread| {
+        let own = thread.place.get().checked_sub(1).filter(|_| thread.holds.get() != 0);
+        let place = own.and_then(|own| HOLDS.get(own as usize));
+        place.is_some_and(|place| place.0.load(Ordering::Relaxed) == word_of(thread, fd))
+    })
 }
 
 /// Takes a place for `fd`; `None` when there is none. Only inside a critical section. The caller

@@ -16,12 +16,22 @@ pub fn leaves_sync(client: &Client, fd: c_int) -> bool {
 }
 
 /// Makes a call that changes the content behind `fd` without the log, if nobody has asked for the
-/// file's durability yet and it has no row. `None`: it must be made otherwise.
+/// file's durability yet and it has no row, and leaves the cursor alone. `None`: it must be made
+/// otherwise.
 #[inline]
 pub fn pass(fd: c_int, raw: impl FnOnce() -> isize) -> Option<isize> {
     let client = process::client().filter(|client| client.logs_on_sync())?;
     let Row::Described(description) = fds::look(fd) else { return None };
     holdfast_session::pass(client, description, &Descriptor(fd), raw)
+}
+
+/// As [`pass`], for a call that moves the cursor.
+#[inline]
+pub fn pass_moving_cursor(fd: c_int, raw: impl FnOnce() -> isize) -> Option<isize> {
+    pass(fd, || match fds::look(fd) {
+        Row::Described(description) => description.moving_cursor(raw),
+        _ => raw(),
+    })
 }
 
 /// Something was done to the file behind `fd` that no slot will hold, a new file's creation

@@ -4,6 +4,7 @@
  *
  * numbers storm DIRECTORY RESULTS SECONDS [stay]: makes the calls, and notes in RESULTS what each of them said.
  * numbers parents DIRECTORY RESULTS SECONDS: the same, while children are forked and started.
+ * numbers cursors DIRECTORY RESULTS SECONDS [stay]: as storm, with two numbers, all at cursors that nobody reads by.
  * numbers check DIRECTORY RESULTS: compares that with the files. */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -26,7 +27,7 @@ enum { WRITERS = 4, CHANGERS = 3, STREAMS = 1, PARENTS = 1, HEAD = 4096, ROW = 3
 enum { NOTHING, WRITTEN, NO_NUMBER, FAILED };
 #define ROWS_MAX (1u << 18)
 /* Whatever has a place of its own lies before, and appends behind. */
-#define END (1ll << 40)
+#define END (1ll << 42)
 #define MARK 0x30674c6f48215277ull
 
 static uint8_t *results;
@@ -35,6 +36,12 @@ static uint64_t openings, torn, wrong;
 static char directory[4096];
 /* Set where programs are started, which would take the files along that they inherit. */
 static int on_exec;
+/* Set where all numbers are written to at their cursors. */
+static int cursors_only;
+
+static int is_appended(int number) { return !cursors_only && number < FIRST + APPENDED; }
+static int is_placed(int number) { return !cursors_only && number >= FIRST + APPENDED && number < FIRST + APPENDED + PLACED; }
+static int any_number(uint64_t random) { return FIRST + random % (cursors_only ? 2 : NUMBERS); }
 
 static uint64_t random_of(uint64_t *state) {
     *state ^= *state << 13, *state ^= *state >> 7, *state ^= *state << 17;
@@ -50,22 +57,21 @@ static struct row row_of(uint64_t id) { return (struct row) { MARK, id, ~id, MAR
 /* A new description for a number: what is written at its cursor, or appended, is in nobody's way. */
 static int fresh(int number, uint64_t *seed) {
     char name[5000];
-    int flags = (random_of(seed) % 2 ? O_RDWR : O_WRONLY) | on_exec;
+    int flags = (random_of(seed) % 2 && !cursors_only ? O_RDWR : O_WRONLY) | on_exec;
     uint64_t choice = random_of(seed);
     if (choice % 3 == 0) flags |= O_DSYNC;
-    int is_at_cursor = number >= FIRST + APPENDED + PLACED;
-    if (number < FIRST + APPENDED || !is_at_cursor && choice % 5 == 0) flags |= O_APPEND;
+    if (is_appended(number) || is_placed(number) && choice % 5 == 0) flags |= O_APPEND;
     int fd = open(path(random_of(seed) % FILES, name), flags);
     if (fd < 0) { perror("open"); exit(2); }
     /* F_DUPFD may make another number of it. */
     uint64_t place = __atomic_add_fetch(&openings, 1, __ATOMIC_SEQ_CST);
-    if (lseek(fd, (place << 18) + (1ull << 32), SEEK_SET) < 0) { perror("lseek"); exit(2); }
+    if (lseek(fd, (place << 24) + (1ull << 32), SEEK_SET) < 0) { perror("lseek"); exit(2); }
     return fd;
 }
 static void *change(void *index) {
     uint64_t seed = 77777 + (uint64_t)(long)index * 1000003;
     while (!stop) {
-        int number = FIRST + random_of(&seed) % NUMBERS;
+        int number = any_number(random_of(&seed));
         int fd = fresh(number, &seed);
         switch (random_of(&seed) % 5) {
         case 0: dup3(fd, number, O_CLOEXEC); break;
@@ -86,16 +92,15 @@ static void *use(void *index) {
     for (uint64_t at = 0; at < ROWS_MAX && !stop; at++) {
         uint64_t id = first + at;
         struct row row = row_of(id);
-        int number = FIRST + random_of(&seed) % NUMBERS;
+        int number = any_number(random_of(&seed));
         struct iovec parts[2] = { { &row, 8 }, { (char *)&row + 8, ROW - 8 } };
-        int is_placed = number >= FIRST + APPENDED && number < FIRST + APPENDED + PLACED;
         off_t offset = HEAD + id * ROW + (64 << 20);
         ssize_t bytes;
         int how = random_of(&seed) % 4;
         switch (how) {
-        case 0: bytes = is_placed ? pwritev2(number, parts, 2, offset, RWF_DSYNC) : pwritev2(number, parts, 2, -1, RWF_DSYNC); break;
-        case 1: bytes = is_placed ? pwritev2(number, parts, 2, 0, RWF_APPEND) : writev(number, parts, 2); break;
-        default: bytes = is_placed ? pwrite(number, &row, ROW, offset) : write(number, &row, ROW);
+        case 0: bytes = is_placed(number) ? pwritev2(number, parts, 2, offset, RWF_DSYNC) : pwritev2(number, parts, 2, -1, RWF_DSYNC); break;
+        case 1: bytes = is_placed(number) ? pwritev2(number, parts, 2, 0, RWF_APPEND) : writev(number, parts, 2); break;
+        default: bytes = is_placed(number) ? pwrite(number, &row, ROW, offset) : write(number, &row, ROW);
         }
         results[id] = bytes == ROW ? WRITTEN : bytes < 0 && errno == EBADF ? NO_NUMBER : FAILED;
         results[id] |= (number - FIRST) << 2 | how << 5;
@@ -238,6 +243,7 @@ int main(int count, char **arguments) {
     results = mmap(NULL, IDS, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (results == MAP_FAILED) return 2;
     close(fd);
+    cursors_only = !strcmp(arguments[1], "cursors");
     if (!strcmp(arguments[1], "check")) check();
     else storm(atof(arguments[4]), !strcmp(arguments[1], "parents"));
     /* Until it is killed. */

@@ -30,6 +30,8 @@ pub const NAMELESS: u32 = 1 << 6;
 const PLACED: u32 = 1 << 7;
 /// It is none on which files are managed.
 const FOREIGN: u32 = 1 << 8;
+/// Its cursor may be moved by calls of which nobody knows that they are on it: never remember it.
+const UNFOLLOWED: u32 = 1 << 9;
 /// The flags of a description that `F_SETFL` changes.
 pub const KERNEL_FLAGS: u32 = APPEND | DIRECT;
 
@@ -252,14 +254,22 @@ impl Description {
     /// hooks.
     #[inline]
     pub fn remembers_cursor(&self) -> bool {
-        self.flags() & (WRITE_ONLY | SHARED | APPEND) == WRITE_ONLY
+        self.flags() & (WRITE_ONLY | SHARED | APPEND | UNFOLLOWED) == WRITE_ONLY
     }
 
     /// The remembered cursor. The caller holds the lock.
     #[inline]
     pub fn cursor(&self) -> Option<u64> {
         let cursor = self.cursor.load(Ordering::Relaxed);
-        (cursor != CURSOR_UNKNOWN).then_some(cursor)
+        (cursor != CURSOR_UNKNOWN && self.remembers_cursor()).then_some(cursor)
+    }
+
+    /// From now on nobody goes by a cursor that is remembered. Only inside a critical section.
+    #[cold]
+    pub fn unfollow_cursor(&self) {
+        self.add_flags(UNFOLLOWED);
+        // Who goes by it now is done with it afterwards.
+        self.locked(|| self.set_cursor(None));
     }
 
     /// Remembers the cursor, or forgets it. The caller holds the lock to remember; anybody may
@@ -267,6 +277,22 @@ impl Description {
     #[inline]
     pub fn set_cursor(&self, cursor: Option<u64>) {
         self.cursor.store(cursor.unwrap_or(CURSOR_UNKNOWN), Ordering::Relaxed);
+    }
+
+    /// Makes a call that moves the cursor in a way that is not followed. Whoever follows it holds
+    /// the same lock: a cursor that was learned while the call was under way would be where it was
+    /// before, and a record of the next write would stand for another place than the kernel's, so
+    /// that what recovery makes is not what was visible (invariant 1).
+    /// Only inside a critical section.
+    #[inline]
+    pub fn moving_cursor<R>(&self, call: impl FnOnce() -> R) -> R {
+        if !self.remembers_cursor() {
+            return call();
+        }
+        self.locked(|| {
+            self.set_cursor(None);
+            call()
+        })
     }
 
     /// Runs `work` with the row locked. Only inside a critical section; never in a child that runs

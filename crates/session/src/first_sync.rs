@@ -51,8 +51,9 @@ pub fn leaves_sync<N: Nvm, B: Backing>(client: &Client<N>, description: &Descrip
     is_crowded
 }
 
-/// Makes a call that changes content without the log, if nobody has asked for the file's durability
-/// yet and it has no row. `None`: it must be made otherwise.
+/// Makes a call that changes content without the log, and leaves the cursor alone
+/// ([`Description::moving_cursor`]), if nobody has asked for the file's durability yet and it has
+/// no row. `None`: it must be made otherwise.
 #[inline]
 pub fn pass<N: Nvm, B: Backing, R>(
     client: &Client<N>,
@@ -65,9 +66,7 @@ pub fn pass<N: Nvm, B: Backing, R>(
         return None;
     }
     let (device, ino) = description.file()?;
-    let result = backing.section(|| client.pass(device, ino, raw));
-    description.set_cursor(None);
-    result
+    backing.section(|| client.pass(device, ino, raw))
 }
 
 /// Something was done to the file that no slot will hold, a new file's creation neither: it is

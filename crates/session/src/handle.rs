@@ -147,17 +147,10 @@ impl<N: Nvm> Handle<'_, N> {
         }
     }
 
-    /// Makes a call that moves the cursor in a way that is not followed. Whoever follows it holds
-    /// the same lock: a cursor that was learned while the call was under way would be where it was
-    /// before, and a record of the next write would stand for another place than the kernel's, so
-    /// that what recovery makes is not what was visible (invariant 1).
-    /// Only inside a critical section.
+    /// As [`Description::moving_cursor`], of whatever description the call is made by.
     pub fn moving_cursor<R>(&self, call: impl FnOnce() -> R) -> R {
-        match self.description.filter(|description| description.remembers_cursor()) {
-            Some(description) => description.locked(|| {
-                description.set_cursor(None);
-                call()
-            }),
+        match self.description {
+            Some(description) => description.moving_cursor(call),
             None => call(),
         }
     }

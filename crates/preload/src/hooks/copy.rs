@@ -40,7 +40,7 @@ fn around_once(fd: c_int, kernel: &impl Fn() -> isize) -> isize {
 }
 
 fn around_noted(fd: c_int, kernel: impl Fn() -> isize) -> isize {
-    if let Some(result) = unsynced::pass(fd, &kernel) {
+    if let Some(result) = unsynced::pass_moving_cursor(fd, &kernel) {
         return result;
     }
     match target::of_other(fd) {

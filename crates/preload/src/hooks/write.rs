@@ -126,9 +126,18 @@ impl Call<'_> {
         target::held(self.transfer.fd, || self.run_file(parts), other)
     }
 
+    /// Without the log, while nobody has asked for the file's durability.
+    #[inline]
+    fn passed(&self) -> Option<isize> {
+        match self.spot {
+            Spot::Cursor => unsynced::pass_moving_cursor(self.transfer.fd, || self.unsynced()),
+            Spot::At(_) => unsynced::pass(self.transfer.fd, || self.unsynced()),
+        }
+    }
+
     fn run_file(&self, parts: Parts<'_>) -> isize {
         if self.transfer.flags & (RWF_DSYNC | RWF_SYNC) == 0
-            && let Some(result) = unsynced::pass(self.transfer.fd, || self.unsynced())
+            && let Some(result) = self.passed()
         {
             return result;
         }
