@@ -55,7 +55,9 @@ impl Board {
     /// An empty board in ordinary memory; its clones share it.
     #[cfg(shuttle)]
     pub fn ordinary(plan: Plan) -> Self {
-        Self { plan, tables: Tables::ordinary(plan), own: Own::default() }
+        let board = Self { plan, tables: Tables::ordinary(plan), own: Own::default() };
+        board.clear_table();
+        board
     }
 
     /// Sizes of the tables.
@@ -284,6 +286,7 @@ impl Board {
 #[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::*;
+    use holdfast_pool::Generation;
 
     #[test]
     fn files_are_found_until_they_are_removed() {
@@ -291,12 +294,11 @@ mod tests {
         let other = Board::open(rustix::fd::AsFd::as_fd(&fd), 256, 16).unwrap();
         for slot in 0..256u32 {
             let row = &board.files()[slot as usize];
-            row.dev.store(u64::from(slot % 3), Ordering::Relaxed);
-            row.ino.store(1000 + u64::from(slot / 3), Ordering::Relaxed);
-            board.insert(Slot::new(slot));
+            row.begin_use(Generation::new(1));
+            board.insert(Slot::new(slot), u64::from(slot % 3), 1000 + u64::from(slot / 3));
         }
         for removed in (0..256u32).step_by(2) {
-            board.remove(Slot::new(removed));
+            board.remove(Slot::new(removed), u64::from(removed % 3), 1000 + u64::from(removed / 3));
         }
         for slot in 0..256u32 {
             let found = other.find(u64::from(slot % 3), 1000 + u64::from(slot / 3));
@@ -308,8 +310,7 @@ mod tests {
     #[test]
     fn who_finds_the_table_in_a_change_for_long_says_so_and_goes_on_behind_its_end() {
         let (board, _fd) = Board::create(Plan::new(256, 16)).unwrap();
-        board.files()[7].ino.store(70, Ordering::Relaxed);
-        board.insert(Slot::new(7));
+        board.insert(Slot::new(7), 0, 70);
         board.header().table_version.store(41, Ordering::SeqCst);
         std::thread::scope(|scope| {
             let finder = scope.spawn(|| board.find(0, 70));

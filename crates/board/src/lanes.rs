@@ -5,10 +5,33 @@
 
 use crate::numbers::{AtomicGeneration, AtomicSeq};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
-use holdfast_pool::{Seq, Slot};
+use holdfast_pool::{Generation, Segment, Seq, Slot};
 
 /// Most segments one write can take beside the one its lane has.
 pub const GROUP_SEGMENTS_MAX: usize = 64;
+
+/// Where a lane goes on. Its owner goes by what it has itself, and tells the row, which others and
+/// its next owner look at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LaneEnd {
+    /// The segment.
+    pub segment: Segment,
+    /// The next byte within it.
+    pub at: u32,
+    /// The segment's generation.
+    pub generation: Generation,
+    /// Its checksum seed.
+    pub seed: u32,
+}
+
+impl LaneEnd {
+    fn check(&self) -> u32 {
+        let place = u64::from(self.segment.word()) << 32 | u64::from(self.at);
+        let mixed = (place ^ u64::from(self.seed).rotate_left(17)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mixed = (mixed.rotate_left(29) ^ self.generation.get()).wrapping_mul(0xd6e8_feb8_6659_fd93);
+        (mixed >> 32) as u32
+    }
+}
 
 /// One lane. Only its owner writes to it; the keeper does when the owner is dead.
 #[repr(C, align(256))]
@@ -34,6 +57,8 @@ pub struct LaneRow {
     pub generation: AtomicGeneration,
     /// Its checksum seed.
     pub seed: AtomicU32,
+    /// Of the four words above: a stray store may have changed one.
+    check: AtomicU32,
     /// Writes acknowledged through this lane.
     pub writes: AtomicU64,
     /// Their bytes.
@@ -63,6 +88,7 @@ impl Default for LaneRow {
             at: AtomicU32::default(),
             generation: AtomicGeneration::default(),
             seed: AtomicU32::default(),
+            check: AtomicU32::default(),
             writes: AtomicU64::default(),
             bytes: AtomicU64::default(),
             nvm_bytes: AtomicU64::default(),
@@ -86,6 +112,35 @@ impl LaneRow {
     #[inline]
     pub fn count(counter: &AtomicU64, n: u64) {
         counter.store(counter.load(Ordering::Relaxed) + n, Ordering::Relaxed);
+    }
+
+    /// Where the lane goes on, for its new owner. `None`: it has no segment, or what its row says
+    /// was not said by an owner.
+    #[inline]
+    pub fn end(&self) -> Option<LaneEnd> {
+        let end = LaneEnd {
+            segment: Segment::from_word(self.segment.load(Ordering::Relaxed))?,
+            at: self.at.load(Ordering::Relaxed),
+            generation: self.generation.load(Ordering::Relaxed),
+            seed: self.seed.load(Ordering::Relaxed),
+        };
+        (end.check() == self.check.load(Ordering::Relaxed)).then_some(end)
+    }
+
+    /// The lane goes on in another segment, of which everything must be seen with its number.
+    pub fn set_end(&self, end: &LaneEnd) {
+        self.generation.store(end.generation, Ordering::Relaxed);
+        self.seed.store(end.seed, Ordering::Relaxed);
+        self.at.store(end.at, Ordering::Relaxed);
+        self.check.store(end.check(), Ordering::Relaxed);
+        self.segment.store(end.segment.word(), Ordering::SeqCst);
+    }
+
+    /// It goes on further back in the same one: what is before is written.
+    #[inline]
+    pub fn move_end(&self, end: &LaneEnd) {
+        self.at.store(end.at, Ordering::Release);
+        self.check.store(end.check(), Ordering::Relaxed);
     }
 
     /// Whether an operation is under way here.

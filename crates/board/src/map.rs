@@ -74,7 +74,7 @@ impl Plan {
             files: table(self.slot_count, size_of::<FileRow>()),
             times: table(self.slot_count, size_of::<TimesRow>()),
             segments: table(self.segment_count, size_of::<SegmentRow>()),
-            buckets: table(self.bucket_count, 4),
+            buckets: table(self.bucket_count, 8),
             requests: table(self.request_count, size_of::<RequestCell>()),
             // What a write to a random page touches lies together: see `use_huge_pages`.
             locks: table(self.lock_count, 4),
@@ -273,7 +273,7 @@ impl Tables {
     }
 
     #[inline]
-    pub(crate) fn buckets(&self) -> &[AtomicU32] {
+    pub(crate) fn buckets(&self) -> &[AtomicU64] {
         self.table(self.offsets.buckets, self.plan.bucket_count)
     }
 }

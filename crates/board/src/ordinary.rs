@@ -25,7 +25,7 @@ struct Rows {
     times: Vec<TimesRow>,
     segments: Vec<SegmentRow>,
     locks: Vec<AtomicU32>,
-    buckets: Vec<AtomicU32>,
+    buckets: Vec<AtomicU64>,
     requests: Vec<RequestCell>,
     keys: Vec<AtomicU64>,
     pages: Vec<PageRow>,
@@ -151,7 +151,7 @@ impl Tables {
         &self.0.locks
     }
 
-    pub(crate) fn buckets(&self) -> &[AtomicU32] {
+    pub(crate) fn buckets(&self) -> &[AtomicU64] {
         &self.0.buckets
     }
 }

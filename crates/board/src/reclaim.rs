@@ -11,9 +11,10 @@ use crate::segments::SegmentState;
 use crate::sync::{Ordering, wait, wake};
 
 impl Board {
-    /// Up to which seq the records of a slot are dead; those of one that is free or void all are.
+    /// Up to which seq the records of a slot are dead; those of one that is free or void all are,
+    /// and none of one that does not exist, which only a stray store can have named.
     pub fn expired_seq(&self, slot: Slot) -> Seq {
-        let row = &self.files()[slot.index()];
+        let Some(row) = self.files().get(slot.index()) else { return Seq::ZERO };
         let state = row.state();
         if state.is_in_use() && !state.is_orphan() {
             row.expired_seq.load(Ordering::SeqCst)

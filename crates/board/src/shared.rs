@@ -45,6 +45,7 @@ impl Board {
         header.request_count.store(plan.request_count, Ordering::Relaxed);
         header.frame_count.store(plan.frame_count, Ordering::Relaxed);
         header.loaded_count.store(plan.loaded_count, Ordering::Relaxed);
+        self.clear_table();
         header.magic.store(magic, Ordering::Release);
     }
 

@@ -4,28 +4,29 @@
 //! (`cache/src/design.rs`, `durable/src/upkeep.rs`). Nothing here may decide when a file changes
 //! its state, or how (`board/src/ways.rs`).
 
-/// How a file's writes are treated.
+/// How a file's writes are treated. Any two of these words differ in eight bits or more, so that a
+/// stray store makes no other state of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum FileState {
     /// The row is free.
     Free = 0,
     /// Logged, then written to the page cache.
-    Through = 1,
+    Through = 0x1111_1111,
     /// Logged; the page cache follows later, and page rows tell what it lacks.
-    Behind = 2,
+    Behind = 0x2222_2222,
     /// Left to the kernel, for a reason the keeper knows.
-    Bypassed = 3,
+    Bypassed = 0x3333_3333,
     /// Its last name is gone: nothing of it can be found after a crash, so nothing needs to be
     /// logged.
-    Orphan = 4,
+    Orphan = 0x4444_4444,
     /// The disk refuses it for good: writes fail, the log keeps what was acknowledged.
-    Failed = 5,
+    Failed = 0x5555_5555,
     /// Nobody has asked for its durability yet (durability = sync): the kernel's until the first
     /// sync, and its writers announce themselves, so that none is under way when that comes.
-    Unsynced = 6,
+    Unsynced = 0x6666_6666,
     /// Absorbed by a design that is not of the product: the tests have one. Its page cache may lag.
-    Other = 7,
+    Other = 0x7777_7777,
 }
 
 impl FileState {
@@ -95,17 +96,20 @@ impl FileState {
         matches!(self, Self::Free | Self::Bypassed | Self::Orphan)
     }
 
-    /// Decodes a stored state; unknown values read as Bypassed, which is always safe.
+    /// Decodes a stored state; unknown values read as Failed: what the page cache lacks nobody may
+    /// read past, and what is acknowledged stays in the log.
     pub fn from_u32(value: u32) -> Self {
-        match value {
-            0 => Self::Free,
-            1 => Self::Through,
-            2 => Self::Behind,
-            4 => Self::Orphan,
-            5 => Self::Failed,
-            6 => Self::Unsynced,
-            7 => Self::Other,
-            _ => Self::Bypassed,
-        }
+        const ALL: [FileState; 8] = [
+            FileState::Free,
+            FileState::Through,
+            FileState::Behind,
+            FileState::Bypassed,
+            FileState::Orphan,
+            FileState::Failed,
+            FileState::Unsynced,
+            FileState::Other,
+        ];
+        let known = ALL[(value & 7) as usize];
+        if known as u32 == value { known } else { Self::Failed }
     }
 }

@@ -42,9 +42,16 @@ pub struct Ours {
 
 impl Board {
     /// The owner words that name nobody who has what they are about, as far as one look tells.
-    /// `keeper` is the lane in whose name the keeper locks pages, `ours` what it locks, and
-    /// `is_known` knows whom it has heard of. The table's word is the caller's to judge.
-    pub fn strays(&self, keeper: LaneIndex, ours: &[Ours], is_known: &dyn Fn(u32) -> bool) -> Vec<Stray> {
+    /// `keeper` is the lane in whose name the keeper locks pages, `ours` what it locks; `is_known`
+    /// knows whom it has heard of, and `has_file` who may keep a file's writers out. The table's
+    /// word is the caller's to judge.
+    pub fn strays(
+        &self,
+        keeper: LaneIndex,
+        ours: &[Ours],
+        is_known: &dyn Fn(u32) -> bool,
+        has_file: &dyn Fn(Slot, u32) -> bool,
+    ) -> Vec<Stray> {
         let mut found = Vec::new();
         let locks = self.page_locks();
         for (index, word) in locks.words.iter().enumerate() {
@@ -71,8 +78,9 @@ impl Board {
             if cursor != 0 && lane.is_none_or(|lane| lane.announces(slot).is_none()) {
                 found.push(Stray::Cursor(slot, cursor));
             }
+            // That somebody waits for nobody is said by no one but a stray store.
             let holder = row.holder();
-            if holder != 0 && !is_known(holder) {
+            if row.is_exclusive() && (holder == 0 || !has_file(slot, holder)) {
                 found.push(Stray::File(slot, holder));
             }
         }
@@ -119,7 +127,7 @@ mod tests {
     #[test]
     fn who_has_what_a_word_is_about_is_no_stray_and_anybody_else_is() {
         let (board, _fd) = Board::create(Plan::new(256, 16)).unwrap();
-        let look = |ours: &[Ours]| board.strays(KEEPER, ours, &|id| id < 10);
+        let look = |ours: &[Ours]| board.strays(KEEPER, ours, &|id| id < 10, &|_, id| id < 10);
         assert!(look(&[]).is_empty());
         let (slot, lane) = (Slot::new(3), &board.lanes()[1]);
         assert!(lane.try_take(7));
@@ -151,9 +159,10 @@ mod tests {
         assert!(board.page_locks().lock(LaneIndex::new(0), slot, 0, 4096));
         board.files()[5].cursor_lock.store(2 | WAITERS, Ordering::SeqCst);
         board.files()[6].exclusive.store(11, Ordering::SeqCst);
+        board.files()[7].exclusive.store(WAITERS, Ordering::SeqCst);
         board.lanes()[2].announce.store(Seq::new(9), Ordering::SeqCst);
         let found = look(&[]);
-        assert_eq!(found.len(), 5, "{found:?}");
+        assert_eq!(found.len(), 6, "{found:?}");
         found.into_iter().for_each(|stray| board.open_stray(stray));
         assert!(look(&[]).is_empty(), "{:?}", look(&[]));
         board.lanes()[3].owner.store(12, Ordering::SeqCst);

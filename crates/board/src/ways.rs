@@ -117,7 +117,8 @@ impl Board {
     /// readers find them.
     pub fn go(&self, slot: Slot, way: Way) {
         let row = &self.files()[slot.index()];
-        let before = row.state();
+        // A row that begins its use has a generation already.
+        let before = FileState::from_u32(row.state.load(Ordering::SeqCst));
         debug_assert!(way.from().contains(&before), "{way:?} of a file in state {before:?}");
         let census = &self.header().behind_files.census;
         if way.to().lags() {

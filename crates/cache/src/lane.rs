@@ -11,7 +11,7 @@ use holdfast_pool::{Segment, Seq};
 
 #[cfg(shuttle)]
 use holdfast_board::model::{Mutation, mutated};
-use holdfast_board::{FileState, LaneIndex, LaneRow, Stall, wait, wake};
+use holdfast_board::{FileState, LaneEnd, LaneIndex, LaneRow, SegmentState, Stall, wait, wake};
 use holdfast_canary::{Canary, on};
 use holdfast_log::{Draft, Kind, RECORD_HEADER_BYTES, Tail, append, record_bytes};
 use holdfast_media::{Bytes, Nvm};
@@ -41,6 +41,8 @@ pub struct Lane<'a, N: Nvm> {
     index: LaneIndex,
     /// The segment that the lane had when the operation began.
     first: Option<Segment>,
+    /// Where it goes on.
+    end: Option<LaneEnd>,
     /// Segments reserved for this operation (`LaneRow::reserved`), and how many of them are in use.
     more_count: usize,
     more_used: usize,
@@ -92,11 +94,13 @@ impl<N: Nvm> Client<N> {
         (0..lanes.len())
             .map(|step| (hint + step) % lanes.len())
             .find(|&index| lanes[index].try_take(self.id))
-            .map(|index| Lane {
+            .map(|index| (index, self.end_of(&lanes[index], LaneIndex::at(index))))
+            .map(|(index, end)| Lane {
                 client: self,
                 row: &lanes[index],
                 index: LaneIndex::at(index),
-                first: Segment::from_word(lanes[index].segment.load(Ordering::Relaxed)),
+                first: end.map(|end| end.segment),
+                end,
                 more_count: 0,
                 more_used: 0,
                 #[cfg(shuttle)]
@@ -105,6 +109,26 @@ impl<N: Nvm> Client<N> {
                 written_ns: 0,
                 tells_calls: false,
             })
+    }
+
+    /// Where a lane that was just taken goes on.
+    #[inline]
+    fn end_of(&self, lane: &LaneRow, index: LaneIndex) -> Option<LaneEnd> {
+        let end = lane.end();
+        if end.is_none() && lane.segment.load(Ordering::Relaxed) != 0 {
+            self.end_segments_of(lane, index);
+        }
+        end
+    }
+
+    /// A stray store left the end of a lane: nobody knows where its segment goes on, and nothing is
+    /// appended to it any more.
+    #[cold]
+    fn end_segments_of(&self, lane: &LaneRow, index: LaneIndex) {
+        lane.segment.store(0, Ordering::SeqCst);
+        let held = self.board.segments().iter().filter(|row| row.state() == SegmentState::Lane(index));
+        held.for_each(|row| row.set_state(SegmentState::Sealed));
+        self.board.header().note_sealed();
     }
 }
 
@@ -385,19 +409,20 @@ impl<N: Nvm> Lane<'_, N> {
     }
 
     fn write_record(&mut self, draft: &Draft, parts: &[Bytes<'_>], from: u64, bytes: u64) {
-        let segment = Segment::new(self.row.segment.load(Ordering::Relaxed) - 1);
-        let at = self.row.at.load(Ordering::Relaxed);
+        let Some(end) = &mut self.end else { unreachable!("room was made before") };
+        let (segment, at) = (end.segment, end.at);
         let tail = Tail {
             segment_offset: self.client.layout.segment_offset(segment),
             at,
-            generation: self.row.generation.load(Ordering::Relaxed),
-            seed: self.row.seed.load(Ordering::Relaxed),
+            generation: end.generation,
+            seed: end.seed,
         };
         if draft.group_index == 0 || !on(Canary::GroupMemberUnnoted) {
             self.client.board.segments()[segment.index()].note(draft.slot, draft.seq);
         }
         let taken = append(&self.client.nvm, &tail, draft, parts, from as usize, bytes as usize);
-        self.row.at.store(at + taken as u32, Ordering::Release);
+        end.at += taken as u32;
+        self.row.move_end(end);
         self.payload_offset = tail.segment_offset + u64::from(at) + RECORD_HEADER_BYTES;
         LaneRow::count(&self.row.nvm_bytes, taken);
     }

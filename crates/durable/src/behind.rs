@@ -11,7 +11,7 @@ use holdfast_media::Nvm;
 use holdfast_pool::{Seq, Slot};
 
 use super::file::ManagedFile;
-use super::state::{Durable, KEEPER_ID};
+use super::state::Durable;
 use super::sync::{Pace, Synced};
 use super::upkeep::Upkeeps;
 
@@ -157,7 +157,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         }
         drop(meta);
         let is_there = row.state().lags();
-        row.unlock_exclusive(KEEPER_ID);
+        self.let_go(file);
         is_there
     }
 
@@ -188,7 +188,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
                 // What fails is reported, and tried again in the next round, as is a file that
                 // somebody has now.
                 let _ = self.leave_behind(&file, false);
-                row.unlock_exclusive(KEEPER_ID);
+                self.let_go(&file);
             }
         }
     }

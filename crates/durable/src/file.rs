@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::io;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
@@ -46,6 +46,8 @@ pub struct ManagedFile<F> {
     pub(super) syncing: Turn,
     /// Drains under way.
     draining: AtomicU32,
+    /// Clients find it by its inode.
+    listed: AtomicBool,
     /// Held while we change the file and tell the board's row of its times.
     pub(super) times: Mutex<()>,
     /// Held while `expired_seq` is persisted, so that it never goes back.
@@ -179,6 +181,16 @@ impl Drop for Draining<'_> {
 }
 
 impl<F> ManagedFile<F> {
+    /// Whether clients are to find it by its inode.
+    pub(super) fn is_listed(&self) -> bool {
+        self.listed.load(Ordering::SeqCst)
+    }
+
+    /// Notes whether they are.
+    pub(super) fn set_listed(&self, is_listed: bool) {
+        self.listed.store(is_listed, Ordering::SeqCst);
+    }
+
     /// Where it is found.
     pub fn place(&self) -> FileRef {
         FileRef { slot: self.slot, generation: self.generation }
@@ -230,6 +242,7 @@ impl<F> ManagedFile<F> {
             fenced,
             syncing: Turn::default(),
             draining: AtomicU32::default(),
+            listed: AtomicBool::default(),
             times: Mutex::new(()),
             expiring: Mutex::new(()),
             meta: Mutex::new(meta),

@@ -80,7 +80,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// of its names were synced.
     pub(super) fn end_grave(&self, FileRef { slot, generation }: FileRef) {
         // Who stands still in an operation on it is not waited for.
-        if self.board.lingers(slot) || !self.board.try_lock_file(slot, KEEPER_ID) {
+        if self.board.lingers(slot) || !self.try_hold_slot(slot) {
             return;
         }
         let row = self.board.row(slot);
@@ -102,6 +102,6 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             locked(&self.graves).remove(&slot);
             self.board.header().leave_ledger(dev);
         }
-        row.unlock_exclusive(KEEPER_ID);
+        self.let_go_as(slot, KEEPER_ID);
     }
 }

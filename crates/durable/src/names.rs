@@ -14,7 +14,7 @@ use holdfast_pool::{Hint, HintKind};
 
 use super::file::ManagedFile;
 use super::ledger::Order;
-use super::state::{Durable, KEEPER_ID};
+use super::state::Durable;
 use super::upkeep::Upkeeps;
 use holdfast_disk::{Disk, DiskFile, locked};
 
@@ -147,7 +147,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
                 && matches!(self.try_hold(&file), Ok(true))
             {
                 let followed = self.moved_to(&file).map(|path| self.follow_name(&file, &path));
-                row.unlock_exclusive(KEEPER_ID);
+                self.let_go(&file);
                 if let Some(Err(error)) = followed {
                     let path = file.meta().path.display().to_string();
                     self.events

@@ -132,7 +132,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         if files[file.slot.index()].is_none() {
             return;
         }
-        self.board.remove(file.slot);
+        self.unlist(file);
         debug_assert_eq!(row.page_rows.get(), 0, "nothing of it is in the log alone");
         self.board.go(file.slot, Way::Orphan);
         self.drop_loaded(file);

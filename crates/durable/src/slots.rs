@@ -13,7 +13,7 @@ use holdfast_pool::{Identity, MARK_CONFLICT, MARK_CREATED, MARK_SUPERSEDED, MARK
 
 use super::file::{BYPASSED_FILE, Held, ManagedFile};
 use super::ledger::Order;
-use super::state::{Durable, KEEPER_ID, Witness};
+use super::state::{Durable, Witness};
 use super::upkeep::Upkeeps;
 use holdfast_disk::{Disk, DiskFile, Stat, locked};
 
@@ -128,8 +128,6 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         };
         self.slots().take(slot, generation, &taken);
         let row = self.board.row(slot);
-        row.dev.store(stat.dev, Ordering::Relaxed);
-        row.ino.store(stat.ino, Ordering::Relaxed);
         row.set_blank(newcomer.noted.filter(|_| created));
         row.newest_seq.store(generation.seq(), Ordering::Relaxed);
         row.expired_seq.store(generation.seq(), Ordering::Relaxed);
@@ -154,7 +152,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         }
         {
             let mut files = locked(&self.files);
-            self.board.insert(slot);
+            self.list(&managed);
             files[slot.index()] = Some(Arc::clone(&managed));
         }
         if created {
@@ -236,7 +234,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         }
         {
             let _files = locked(&self.files);
-            self.board.remove(file.slot);
+            self.unlist(file);
         }
         // Others may know the file from before, and be about to drain or expire it: who looks from
         // here on leaves the slot alone, and whoever has looked is waited for.
@@ -293,7 +291,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
                 self.release(file);
             }
         }
-        row.unlock_exclusive(KEEPER_ID);
+        self.let_go(file);
         unused
     }
 

@@ -57,7 +57,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             pause(LOOK_AGAIN);
         }
         let taken = !self.is_current(file) || self.end_taken(file, stands);
-        row.unlock_exclusive(TAKER_ID);
+        self.let_go_as(file.slot, TAKER_ID);
         taken
     }
 
@@ -81,6 +81,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
                 client => stands(client) && self.board.seize_file(file.slot, client),
             };
             if is_seized {
+                self.note_kept_out(file.slot);
                 return true;
             }
             pause(LOOK_AGAIN);

@@ -83,6 +83,8 @@ pub struct Durable<N, D: Disk, U> {
     pub(super) stood: Mutex<HashMap<(u64, u64), Slot>>,
     /// Pages that are locked here.
     pub(super) ours: Mutex<Vec<Ours>>,
+    /// The slots of which the keeper keeps the writers out.
+    pub(super) held: Mutex<HashSet<Slot>>,
     /// Held while removed files are let go of.
     pub(super) letting_go: Mutex<()>,
     /// Files removed since slots of such were given back last.
@@ -197,6 +199,7 @@ impl<N: Nvm, D: Disk, U> Durable<N, D, U> {
             freed: Mutex::default(),
             stood: Mutex::default(),
             ours: Mutex::default(),
+            held: Mutex::default(),
             letting_go: Mutex::default(),
             removed_files: AtomicU32::new(0),
             reclaiming: Turn::default(),

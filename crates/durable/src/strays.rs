@@ -38,9 +38,12 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
 
     /// The words that name nobody who has what they are about, as far as one look tells.
     pub fn strays(&self, is_client: &dyn Fn(u32) -> bool) -> Vec<Stray> {
-        let is_known = |id| matches!(id, KEEPER_ID | holdfast_board::TAKER_ID) || is_client(id);
+        let is_ours = |id| matches!(id, KEEPER_ID | holdfast_board::TAKER_ID);
         let ours = locked(&self.ours).clone();
-        let mut found = self.board.strays(KEEPER_LANE, &ours, &is_known);
+        let held = locked(&self.held).clone();
+        let has_file = |slot, id| if is_ours(id) { held.contains(&slot) } else { is_client(id) };
+        let is_known = |id| is_ours(id) || is_client(id);
+        let mut found = self.board.strays(KEEPER_LANE, &ours, &is_known, &has_file);
         found.extend(self.board.table_change());
         found
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use holdfast_board::{FileRow, pause};
+use holdfast_board::{FileRow, Listed, pause};
 use holdfast_cache::FileRef;
 use holdfast_canary::{Canary, on};
 use holdfast_disk::{Access, Disk, DiskFile, Stat, locked};
@@ -46,6 +46,35 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     pub(super) fn managed_at(&self, dev: u64, ino: u64) -> Option<Arc<ManagedFile<D::File>>> {
         let slot = self.board.find(dev, ino)?;
         locked(&self.files)[slot.index()].clone().filter(|file| (file.dev, file.ino) == (dev, ino))
+    }
+
+    /// Has clients find a file by its inode. The caller has `files` locked.
+    pub(super) fn list(&self, file: &ManagedFile<D::File>) {
+        file.set_listed(true);
+        self.board.insert(file.slot, file.dev, file.ino);
+    }
+
+    /// Has nobody find it any more. The caller has `files` locked.
+    pub(super) fn unlist(&self, file: &ManagedFile<D::File>) {
+        file.set_listed(false);
+        self.board.remove(file.slot, file.dev, file.ino);
+    }
+
+    /// Makes the board say again by which inode each file is found, which generation its slot has,
+    /// and that a file failed of which it says no state that there is; whether a stray store had
+    /// it say something else.
+    pub fn mend_table(&self) -> bool {
+        let files = locked(&self.files);
+        let listed = || files.iter().flatten().filter(|file| file.is_listed());
+        let as_told: Vec<_> = listed()
+            .map(|file| Listed { slot: file.slot, generation: file.generation, dev: file.dev, ino: file.ino })
+            .collect();
+        let mut was_damaged = self.board.mend_table(&as_told);
+        for file in listed().filter(|file| self.board.row(file.slot).has_no_state()) {
+            self.board.row(file.slot).fail_without_state();
+            was_damaged = true;
+        }
+        was_damaged
     }
 
     /// Whether records of the file may be live, or something of it must still reach the disk.

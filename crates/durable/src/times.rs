@@ -15,7 +15,7 @@ use holdfast_media::Nvm;
 use holdfast_pool::{Left, LeftAt};
 
 use super::file::ManagedFile;
-use super::state::{Durable, KEEPER_ID};
+use super::state::Durable;
 use super::sync::Writers;
 use super::upkeep::Upkeeps;
 use holdfast_disk::{Disk, DiskFile, locked};
@@ -120,17 +120,16 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             return Ok(());
         }
         // Not while a program sets them.
-        if writers != Writers::KeptOut && !self.board.try_claim_file(file.slot, KEEPER_ID) {
+        if writers != Writers::KeptOut && !self.try_claim(file) {
             return Ok(());
         }
-        let row = self.board.row(file.slot);
         let set = target.map_or_else(|| self.open_for_writing(file), Ok).map(|target| {
             self.unseen_in_times(file, &target, |shown| {
                 let _ = target.set_modified(shown.modified);
             });
         });
         if writers != Writers::KeptOut {
-            row.unlock_exclusive(KEEPER_ID);
+            self.let_go(file);
         }
         set
     }

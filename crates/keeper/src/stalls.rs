@@ -43,6 +43,10 @@ const STRAY_LOOKS_MIN: u32 = 20;
 const STRAY_OPENED: &str = "a program stored something into the memory that it shares with its keeper: somebody waited for \
      what nobody has, and goes on now; look for a stray pointer in it";
 
+/// What is said of a table that was mended.
+const TABLE_MENDED: &str = "a program stored something into the memory that it shares with its keeper: what tells which      files are in the log was damaged, and is right again; a file of which nobody can say how it was \
+     treated has failed (its writes get EIO), and its log is kept; look for a stray pointer in it";
+
 /// A file and a client that has it.
 type Hold = (FileRef, u32);
 
@@ -101,6 +105,10 @@ impl Strays {
     /// Somebody rang, or there were some at the last look. Those that have said the same for longer
     /// than nearly all do who run are opened: whoever had them has ended.
     fn look(&mut self, keeper: &Keeper) {
+        // Who rang may have met a word that is nobody's for certain.
+        if keeper.durable.mend_table() {
+            keeper.notes.once(TABLE_MENDED.to_owned());
+        }
         if self.0.values().any(|(_, last, _)| last.elapsed() < STRAY_LOOK) {
             return;
         }

@@ -7,12 +7,12 @@ use core::time::Duration;
 
 #[cfg(shuttle)]
 use holdfast_board::model::{Mutation, mutated};
-use holdfast_board::{LaneRow, SegmentRow, SegmentState, pause, wait};
+use holdfast_board::{LaneEnd, LaneRow, SegmentRow, SegmentState, pause, wait};
 use holdfast_canary::{Canary, on};
 use holdfast_log::{RECORD_HEADER_BYTES, record_bytes};
 use holdfast_media::Nvm;
 use holdfast_pool::{
-    SEGMENT_HEADER_BYTES, Segment, SegmentUse, seal_segment, segment_generation, segment_seed,
+    Generation, SEGMENT_HEADER_BYTES, Segment, SegmentUse, seal_segment, segment_generation, segment_seed,
     set_segment_generation,
 };
 
@@ -28,10 +28,7 @@ const ROUNDS_MAX: u64 = 16;
 
 impl<N: Nvm> Lane<'_, N> {
     pub(super) fn room(&self) -> u64 {
-        match self.row.segment.load(Ordering::Relaxed) {
-            0 => 0,
-            _ => self.client.layout.segment_bytes - u64::from(self.row.at.load(Ordering::Relaxed)),
-        }
+        self.end.map_or(0, |end| self.client.layout.segment_bytes - u64::from(end.at))
     }
 
     pub(crate) fn make_room(&mut self, bytes: u64) -> Result<(), NoRoom> {
@@ -133,11 +130,11 @@ impl<N: Nvm> Lane<'_, N> {
         let rows = client.board.segments();
         let segment = Segment::new(self.row.reserved[self.more_used].load(Ordering::Relaxed));
         self.more_used += 1;
-        let before = self.row.segment.swap(0, Ordering::SeqCst);
-        if let Some(before) = Segment::from_word(before) {
-            rows[before.index()].note_end(self.row.at.load(Ordering::Relaxed));
+        self.row.segment.store(0, Ordering::SeqCst);
+        if let Some(before) = self.end.take() {
+            rows[before.segment.index()].note_end(before.at);
             if on(Canary::SealedUnfenced) {
-                self.persist_seal(before);
+                self.persist_seal(before.segment, before.generation);
             }
         }
         let mut generation = client.board.draw_generation();
@@ -157,25 +154,26 @@ impl<N: Nvm> Lane<'_, N> {
             }
         };
         set_segment_generation(&client.nvm, &client.layout, segment, generation);
-        self.row.generation.store(generation, Ordering::Relaxed);
-        self.row.seed.store(segment_seed(&client.uuid, segment, generation), Ordering::Relaxed);
-        self.row.at.store(SEGMENT_HEADER_BYTES as u32, Ordering::Relaxed);
-        self.row.segment.store(segment.word(), Ordering::SeqCst);
+        let seed = segment_seed(&client.uuid, segment, generation);
+        let end = LaneEnd { segment, at: SEGMENT_HEADER_BYTES as u32, generation, seed };
+        self.row.set_end(&end);
+        self.end = Some(end);
     }
 
     /// Nothing is appended to a segment of ours any more, and what is in it is durable: from here
     /// on what is missing there is damage. Before it is the log's, which may use it again.
     pub(super) fn seal(&self, segment: Segment) {
-        self.persist_seal(segment);
+        // The lane's latest is as high as any of its segments'.
+        self.persist_seal(segment, self.end.map_or(Generation::NONE, |end| end.generation));
         self.client.board.segments()[segment.index()].set_state(SegmentState::Sealed);
     }
 
-    fn persist_seal(&self, segment: Segment) {
+    fn persist_seal(&self, segment: Segment, newest: Generation) {
         let (client, row) = (self.client, &self.client.board.segments()[segment.index()]);
         let generation = segment_generation(&client.nvm, &client.layout, segment);
         // Not of a use that another keeper began meanwhile: ours is over, and its numbers are
         // lower.
-        let generation = generation.filter(|&it| it <= self.row.generation.load(Ordering::Relaxed));
+        let generation = generation.filter(|&it| it <= newest);
         if let (Some(generation), Some(end)) = (generation, row.end()) {
             let below = client.board.next_seq().next();
             seal_segment(

@@ -136,7 +136,8 @@ fn nothing_is_taken_from_who_works() {
 /// What a stray store may leave that somebody waits for: keeper and clients did so for ever.
 #[test]
 fn nobody_waits_for_ever_for_what_nobody_has() {
-    let kinds = ["a page", "the file's end", "the file", "an operation", "a lane"];
+    let kinds =
+        ["a page", "the file's end", "the file", "an operation", "a lane", "as the keeper's", "waited for"];
     std::thread::scope(|scope| {
         for (kind, what) in kinds.into_iter().enumerate() {
             scope.spawn(move || {
@@ -150,6 +151,8 @@ fn nobody_waits_for_ever_for_what_nobody_has() {
                     0 => assert!(board.page_locks().lock(LaneIndex::new(0x4141_4140), place.slot, 4096, 1)),
                     1 => row.cursor_lock.store(0x4141_4141, Ordering::SeqCst),
                     2 => row.exclusive.store(0x4141_4141, Ordering::SeqCst),
+                    5 => row.exclusive.store(holdfast_durable::KEEPER_ID, Ordering::SeqCst),
+                    6 => row.exclusive.store(0x8000_0000, Ordering::SeqCst),
                     _ => {
                         lane.slot.store(place.slot.number(), Ordering::SeqCst);
                         lane.owner.store(if kind == 3 { 0 } else { 0x4141_4141 }, Ordering::SeqCst);
@@ -158,7 +161,7 @@ fn nobody_waits_for_ever_for_what_nobody_has() {
                 }
                 let begun = Instant::now();
                 match kind {
-                    1 | 2 => _ = program.write(Place::At(8192), &[1; 100]),
+                    1 | 2 | 5 | 6 => _ = program.write(Place::At(8192), &[1; 100]),
                     _ => house.client.bring_to_kernel(place).unwrap(),
                 }
                 let waited = begun.elapsed();
@@ -170,9 +173,84 @@ fn nobody_waits_for_ever_for_what_nobody_has() {
                 program.write(Place::At(100), &[2; 5000]);
                 house.client.bring_to_kernel(place).unwrap();
                 let found = contents(&file);
-                let bytes = if matches!(kind, 1 | 2) { 8292 } else { 8192 };
+                let bytes = if matches!(kind, 1 | 2 | 5 | 6) { 8292 } else { 8192 };
                 assert!(found == [&[1; 100][..], &[2; 5000], &vec![1; bytes - 5100]].concat(), "{what}");
             });
         }
     });
+}
+
+/// A store into a file's row hid the file from whoever opened it anew: they read what the page
+/// cache had, and wrote past the log.
+#[test]
+fn a_file_is_found_whatever_a_program_stored_into_its_row() {
+    let house = behind_house("stray-row", NEVER_MS, 64);
+    let (file, place) = house.create("a");
+    let program = Program::new(&house.client, place, &file);
+    program.write(Place::At(0), &[1; 8192]);
+    let key = file.metadata().map(|meta| (meta.dev(), meta.ino())).unwrap();
+    let row = house.client.board().row(place.slot);
+    for flip in 0..64 {
+        row.dev.fetch_xor(1 << flip, Ordering::SeqCst);
+        assert_eq!(house.client.find(key.0, key.1).map(|seen| seen.file), Some(place), "bit {flip} of dev");
+        row.ino.fetch_xor(1 << flip, Ordering::SeqCst);
+        assert_eq!(house.client.find(key.0, key.1).map(|seen| seen.file), Some(place), "bit {flip} of ino");
+    }
+    // Where nobody knows how it was treated it fails, and is not read past what the log has.
+    row.state.store(FileState::Through as u32 ^ 1, Ordering::SeqCst);
+    assert!(row.state().is_failed());
+    row.state.store(0, Ordering::SeqCst);
+    assert!(row.state().is_failed());
+    let parts = [Bytes::from_slice(b"more")];
+    let written = house.client.write(
+        place,
+        Place::At(0),
+        &parts,
+        || panic!("it is not made"),
+        || panic!("at an offset"),
+    );
+    assert_eq!(written, Err(holdfast_cache::Errno(libc::EIO)));
+    row.state.store(FileState::Behind as u32, Ordering::SeqCst);
+    house.client.bring_to_kernel(place).unwrap();
+    assert_eq!(contents(&file), [1; 8192]);
+}
+
+/// Where a lane goes on was believed: a store there ended the program, or had the log go on in the
+/// midst of what it holds.
+#[test]
+fn a_lane_goes_on_elsewhere_when_its_end_is_nobodys() {
+    let bench = bench("stray-lane");
+    let board = &bench.durable.board;
+    let end_of = || {
+        let used = board.lanes().iter().find(|lane| lane.segment.load(Ordering::SeqCst) != 0);
+        used.expect("a lane with a segment")
+    };
+    let stores: [&dyn Fn(); 5] = [
+        &|| end_of().segment.store(0x4000_0000, Ordering::SeqCst),
+        &|| _ = end_of().at.fetch_xor(64, Ordering::SeqCst),
+        &|| end_of().at.store(u32::MAX, Ordering::SeqCst),
+        &|| _ = end_of().seed.fetch_xor(1, Ordering::SeqCst),
+        &|| end_of().generation.store(holdfast_pool::Generation::new(3), Ordering::SeqCst),
+    ];
+    for (index, store) in stores.iter().enumerate() {
+        bench.write(index as u64 * 4096, &[index as u8 + 1; 4096]);
+        store();
+        bench.write(index as u64 * 4096 + 4096, b"after it");
+    }
+    // All records are found, one behind the other.
+    let (nvm, superblock) = (&bench.durable.nvm, &bench.durable.superblock);
+    let (mut found, mut buffer) = (0, Vec::new());
+    for segment in superblock.layout.segments() {
+        holdfast_log::scan_segment(
+            nvm,
+            &superblock.layout,
+            &superblock.uuid,
+            segment,
+            &mut buffer,
+            |record| {
+                found += usize::from(record.header.slot == bench.place.slot);
+            },
+        );
+    }
+    assert!(found >= 2 * stores.len(), "{found}");
 }
