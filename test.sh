@@ -206,11 +206,14 @@ products() {
     if [ -z "$quick" ]; then
         build_tools
         computing
+        # From here on all wait more than they compute.
+        until [ -e "$beside/tests-built" ]; do sleep 1; done
+        suites
     fi
 }
 
 computing() {
-    step "model checking" 400 cargo test -p holdfast-model --no-fail-fast
+    step "model checking" 700 cargo test -p holdfast-model --no-fail-fast
     step "crash simulation" 400 target/canaries/canaries/holdfast-sim --exhaustive 3 --seeds 100
     step "fuzzing" 200 target/canaries/canaries/holdfast-fuzz --seconds 20
     step "power cuts of a guest with DAX media" 300 target/canaries/canaries/holdfast-guest --kernel "$kernel" --cuts 1
@@ -218,13 +221,13 @@ computing() {
 
 # These need processors and no disk.
 bugs() {
-    step "canaries: every deliberate bug is caught" 900 target/canaries/canaries/holdfast-sim --canaries --canary-seconds 150
+    step "canaries: every deliberate bug is caught" 900 target/canaries/canaries/holdfast-sim --canaries
     step "known histories: every rule that is taken out is missed" 300 target/canaries/canaries/holdfast-sim --stories
 }
 
 # Suites that need the build with deliberate bugs, or the time of the others.
 later="commits histories forgetful kills power_cuts cut_programs"
-# The end-to-end suites that nobody has begun: two lanes share them.
+# The end-to-end suites that nobody has begun: the lanes share them.
 suites() {
     local suite name
     for suite in crates/e2e/tests/*.rs; do
@@ -297,6 +300,7 @@ step "no dependency is unused (cargo machete)" 60 cargo machete
 # selection may build the half of it anew.
 test=(cargo test --workspace --no-fail-fast)
 step "tests: build" 900 cargo test --workspace --no-run
+: >"$beside/tests-built"
 until [ -e "$beside/released" ]; do sleep 1; done
 
 # The tests of each crate by itself, with the same features. A library or a program that no harness

@@ -307,9 +307,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             return false;
         }
         meta.marks |= MARK_REMOVED;
-        if !on(Canary::RemovalUnmarked) {
-            self.persist_marks(file, &meta);
-        }
+        self.persist_marks(file, &meta);
         true
     }
 

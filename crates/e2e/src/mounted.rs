@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::Duration;
 
+use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::cmd::Cmd;
@@ -162,6 +163,16 @@ impl Mount {
     /// Kills all of it, and takes away the mount that nobody serves any more.
     pub fn kill_all(mut self) {
         let mut supervisor = self.supervisor.take().expect("not ended");
+        // A server may have started its holder since the mount was there. Who is stopped starts
+        // nobody: they are all found once nobody new is.
+        let (mut found, mut stopped) = (vec![supervisor.id()], Vec::new());
+        while !found.is_empty() {
+            found.iter().for_each(|pid| proc::signal(*pid, Signal::STOP));
+            found = proc::descendants(supervisor.id());
+            found.retain(|pid| !stopped.contains(pid));
+            stopped.extend_from_slice(&found);
+        }
+        self.family.append(&mut stopped);
         drop(supervisor.kill());
         self.family.iter().for_each(|pid| proc::kill_hard(*pid));
         drop(supervisor.wait());

@@ -74,6 +74,25 @@ fn sqlite_source() -> PathBuf {
     Path::new(manifest.expect("libsqlite3-sys is a dependency")).with_file_name("sqlite3")
 }
 
+/// SQLite as an object that is linked with musl, statically or not. Suites share it: to compile it
+/// takes longer than most of their tests.
+fn sqlite_object(source: &Path) -> PathBuf {
+    let source = source.join("sqlite3.c");
+    let written = |path: &Path| std::fs::metadata(path).and_then(|found| found.modified()).ok();
+    // Another version lies elsewhere, so its object has another name.
+    let name = source.to_string_lossy().replace('/', "-");
+    let object = std::env::temp_dir().join(format!("holdfast-e2e-musl{name}.o"));
+    if written(&object) < written(&source) {
+        // Several suites may compile it at once: each moves what it has made into place.
+        let own = object.with_extension(std::process::id().to_string());
+        let cc =
+            Cmd::new(need::tool("musl-gcc")).args(["-O1", "-w", "-DSQLITE_OMIT_LOAD_EXTENSION", "-c", "-o"]);
+        cc.arg(&own).arg(&source).limit(std::time::Duration::from_secs(240)).ok();
+        std::fs::rename(&own, &object).expect("renamed");
+    }
+    object
+}
+
 /// The program of `programs/rows.c`, with SQLite, linked with musl, maybe statically.
 pub fn rows(statically: bool) -> &'static Path {
     static BUILT: [OnceLock<(TempDir, PathBuf)>; 2] = [const { OnceLock::new() }; 2];
@@ -81,15 +100,14 @@ pub fn rows(statically: bool) -> &'static Path {
         let (home, source) = (disk::directory(), sqlite_source());
         let program = home.path().join("rows");
         Cmd::new(need::tool("musl-gcc"))
-            .args(["-O1", "-w", "-DSQLITE_OMIT_LOAD_EXTENSION"])
+            .args(["-O1", "-w"])
             .args(statically.then_some("-static"))
             .arg("-I")
             .arg(&source)
             .arg("-o")
             .arg(&program)
             .arg(here("programs/rows.c"))
-            .arg(source.join("sqlite3.c"))
-            .limit(std::time::Duration::from_secs(240))
+            .arg(sqlite_object(&source))
             .ok();
         (home, program)
     };

@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
 use holdfast_e2e::cmd::Cmd;
@@ -106,6 +106,18 @@ fn native(program: &Path, theme: &str, directory: &Path) -> String {
     Cmd::new(program).args(["run", theme]).arg(directory).ok().stdout
 }
 
+/// What a theme tells natively on disks of a kind, run once: what it tells is the same each time,
+/// or it could not be compared at all.
+fn native_once(program: &Path, kind: &str, theme: &str, root: &Path) -> String {
+    type Told = Arc<OnceLock<String>>;
+    static TOLD: Mutex<BTreeMap<(PathBuf, String, String), Told>> = Mutex::new(BTreeMap::new());
+    let told = {
+        let mut all = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(all.entry((program.to_owned(), kind.to_owned(), theme.to_owned())).or_default())
+    };
+    told.get_or_init(|| native(program, theme, &fresh(root, &format!("native-{theme}")))).clone()
+}
+
 fn tree(directory: &Path) -> String {
     format!("== tree\n{}== over\n", Cmd::new(program()).arg("tree").arg(directory).ok().stdout)
 }
@@ -115,8 +127,16 @@ fn tree_of(transcript: &str) -> &str {
 }
 
 /// Runs a theme both ways and compares transcripts, trees at the end, and trees after the drain.
-fn compare(program: &Path, root: &Path, place: &str, theme: &str, options: &[&str], writes_min: u64) {
-    let natively = native(program, theme, &fresh(root, &format!("native-{place}-{theme}")));
+fn compare(
+    program: &Path,
+    root: &Path,
+    (kind, mode): (&str, &str),
+    theme: &str,
+    options: &[&str],
+    writes_min: u64,
+) {
+    let natively = native_once(program, kind, theme, root);
+    let place = format!("{kind}-{mode}");
     let directory = fresh(root, &format!("held-{place}-{theme}"));
     let text = directory.to_str().expect("text");
     let place = format!("{place}, {theme}");
@@ -176,11 +196,11 @@ fn themes_where(
     let mut failures = Vec::new();
     for (theme, writes) in &themes {
         for (mode, options) in modes {
-            let place = format!("{place}-{mode}");
             let writes_min = writes * absorbed / 100;
-            let run = || compare(program, root, &place, theme, options, writes_min);
+            let run = || compare(program, root, (place, mode), theme, options, writes_min);
             if let Err(panic) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)) {
-                failures.push(panic.downcast_ref::<String>().cloned().unwrap_or_else(|| place.clone()));
+                let told = panic.downcast_ref::<String>().cloned();
+                failures.push(told.unwrap_or_else(|| format!("{place}-{mode}")));
             }
         }
     }

@@ -560,6 +560,6 @@ fn f4_a_sync_of_the_program_covers_what_was_cut_by_path_at_once() {
 /// already.
 #[test]
 fn every_rule_that_is_taken_out_is_missed() {
-    let survived = canaries::survivors(&RULES);
+    let survived = canaries::survivors_side_by_side(&RULES);
     assert!(survived.is_empty(), "survived: {survived:?}");
 }

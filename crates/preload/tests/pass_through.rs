@@ -8,12 +8,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-/// The library. Cargo does not build it for tests by itself, as nothing can link against it.
+/// The library. Cargo does not build it for tests by itself, as nothing can link against it. It is
+/// built among all libraries, and beside a test: another selection has other features, and then the
+/// half of what it needs is built a second time.
 fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
         let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "--quiet", "--package", "holdfast-preload"]);
+        build.args(["build", "--quiet", "--workspace", "--lib", "--test", "pass_through"]);
         if !cfg!(debug_assertions) {
             build.arg("--release");
         }

@@ -35,6 +35,10 @@ const UNCOUNTED: [Machine; 3] = [THROUGH[0], THROUGH[1], (Journal::Bare, None, f
 const ON_SYNC: [Machine; 3] =
     [(Journal::Ext4, None, true), (Journal::Lagging, None, true), (Journal::Bare, None, true)];
 
+/// A pool whose segments take a write of more than a page as one record: shorter writes are entered
+/// in the page rows by stores to memory alone, between which nobody is interrupted.
+const ROOMY: (u32, u32, u64) = (4, 6, 36_864);
+
 /// One of the histories.
 pub struct Story {
     /// Its number in docs/crash/histories.md.
@@ -45,11 +49,13 @@ pub struct Story {
     pub bugs: &'static [&'static str],
     /// What it is played on.
     machines: &'static [Machine],
+    /// Slots, segments and bytes of a segment of the pool it is played on.
+    pool: (u32, u32, u64),
     plays: fn(&mut plays::Plays),
 }
 
 /// All of them.
-pub const STORIES: [Story; 21] = [
+pub const STORIES: [Story; 22] = [
     Story {
         number: 1,
         name: "a_segment_is_never_emptied_by_writing_its_newest_records_to_the_file",
@@ -63,6 +69,7 @@ pub const STORIES: [Story; 21] = [
             "CopyUnredirected",
         ],
         machines: &BOTH,
+        pool: TINY,
         plays: plays::nearly_dead_segments,
     },
     Story {
@@ -70,6 +77,7 @@ pub const STORIES: [Story; 21] = [
         name: "the_members_of_a_group_live_and_die_together",
         bugs: &["GroupMemberUnnoted", "RecoverPartGroup"],
         machines: &THROUGH,
+        pool: TINY,
         plays: plays::groups,
     },
     Story {
@@ -77,6 +85,7 @@ pub const STORIES: [Story; 21] = [
         name: "no_number_is_given_out_twice_and_no_old_record_comes_alive",
         bugs: &["CounterLow", "GenerationKept", "GenerationUnflushed"],
         machines: &THROUGH,
+        pool: TINY,
         plays: plays::restarts,
     },
     Story {
@@ -93,6 +102,7 @@ pub const STORIES: [Story; 21] = [
             "AwaitedNameUnsynced",
         ],
         machines: &THROUGH,
+        pool: TINY,
         plays: plays::torn_names,
     },
     Story {
@@ -100,6 +110,7 @@ pub const STORIES: [Story; 21] = [
         name: "log_and_file_have_two_writers_of_the_same_bytes_in_one_order",
         bugs: &["PageLocksOpen", "CursorOpen", "DropFence"],
         machines: &THROUGH,
+        pool: TINY,
         plays: plays::two_writers,
     },
     Story {
@@ -107,6 +118,7 @@ pub const STORIES: [Story; 21] = [
         name: "what_the_kernel_refused_or_cut_short_is_never_replayed",
         bugs: &["NoCancel", "CancelUnfenced", "RecoverCancelled"],
         machines: &THROUGH,
+        pool: TINY,
         plays: plays::short_writes,
     },
     Story {
@@ -114,6 +126,7 @@ pub const STORIES: [Story; 21] = [
         name: "a_sync_counts_only_for_what_was_changed_before_it_began",
         bugs: &["SyncCoversLater"],
         machines: &THROUGH,
+        pool: TINY,
         plays: plays::changes_amid_a_sync,
     },
     Story {
@@ -121,6 +134,7 @@ pub const STORIES: [Story; 21] = [
         name: "a_sync_is_real_when_something_changed_that_the_log_does_not_hold",
         bugs: &["UnloggedIgnored", "NotedOnce", "DirectorySyncUncounted", "DirectorySyncBlank"],
         machines: &UNCOUNTED,
+        pool: TINY,
         plays: plays::unlogged_changes,
     },
     Story {
@@ -128,6 +142,7 @@ pub const STORIES: [Story; 21] = [
         name: "the_first_sync_of_a_file_leaves_nothing_unlogged",
         bugs: &["UnsyncedUnannounced", "UnsyncedForgotten", "UnsyncedSizeForgotten", "LostPagesHidden"],
         machines: &ON_SYNC,
+        pool: TINY,
         plays: plays::first_syncs,
     },
     Story {
@@ -135,6 +150,7 @@ pub const STORIES: [Story; 21] = [
         name: "nothing_goes_around_the_log_over_live_records",
         bugs: &["AroundUnsettled", "AroundUnsynced", "BypassUnsettled"],
         machines: &THROUGH,
+        pool: TINY,
         plays: plays::around_the_log,
     },
     Story {
@@ -142,6 +158,7 @@ pub const STORIES: [Story; 21] = [
         name: "recovery_never_writes_over_what_others_wrote",
         bugs: &["OutsiderUnsettled", "ChangeIgnored"],
         machines: &THROUGH,
+        pool: TINY,
         plays: plays::outsiders,
     },
     Story {
@@ -149,6 +166,7 @@ pub const STORIES: [Story; 21] = [
         name: "who_waits_for_log_space_holds_nothing_that_others_wait_for",
         bugs: &["ReserveLate"],
         machines: &THROUGH,
+        pool: TINY,
         plays: plays::no_space,
     },
     Story {
@@ -156,6 +174,7 @@ pub const STORIES: [Story; 21] = [
         name: "nothing_expires_that_was_numbered_but_not_yet_written",
         bugs: &["AnnouncedTooHigh", "AnnouncementsIgnored", "SettledAfterSync", "ExpireBeforeSync"],
         machines: &THROUGH,
+        pool: TINY,
         plays: plays::expiry_amid_a_write,
     },
     Story {
@@ -163,13 +182,23 @@ pub const STORIES: [Story; 21] = [
         name: "a_dead_writers_record_is_finished_before_others_see_its_bytes",
         bugs: &["RollForwardSkipped", "RollForwardUnflushed", "SizeBelieved"],
         machines: &BOTH,
+        pool: TINY,
         plays: plays::dead_writers,
+    },
+    Story {
+        number: 15,
+        name: "a_dead_writers_long_write_is_finished_whatever_the_disk_says",
+        bugs: &["FinishedByDisk"],
+        machines: &BEHIND,
+        pool: ROOMY,
+        plays: plays::dead_writers_of_pages,
     },
     Story {
         number: 16,
         name: "a_removed_file_stays_away_and_one_that_stays_is_whole",
         bugs: &["UnlinkUnannounced", "RemovalNotWithdrawn", "ReleaseBeforeDirectorySync", "RemovalAssumed"],
         machines: &THROUGH,
+        pool: TINY,
         plays: plays::removals,
     },
     Story {
@@ -183,6 +212,7 @@ pub const STORIES: [Story; 21] = [
             "WritersStayIn",
         ],
         machines: &THROUGH,
+        pool: TINY,
         plays: plays::truncations,
     },
     Story {
@@ -197,6 +227,7 @@ pub const STORIES: [Story; 21] = [
             "RewriteBackwards",
         ],
         machines: &THROUGH,
+        pool: TINY,
         plays: plays::failed_syncs,
     },
     Story {
@@ -204,6 +235,7 @@ pub const STORIES: [Story; 21] = [
         name: "a_file_that_recovery_builds_anew_survives_its_crash",
         bugs: &["RebuiltUnnamed", "RecoverUnsynced"],
         machines: &THROUGH,
+        pool: TINY,
         plays: plays::rebuilt_files,
     },
     Story {
@@ -211,6 +243,7 @@ pub const STORIES: [Story; 21] = [
         name: "a_segment_or_slot_in_new_hands_shows_nothing_of_its_old_ones",
         bugs: &["OlderUseLive", "RetireDirty", "SlotGenerationUnchecked", "NamelessKept"],
         machines: &BOTH,
+        pool: TINY,
         plays: plays::new_hands,
     },
     Story {
@@ -218,6 +251,7 @@ pub const STORIES: [Story; 21] = [
         name: "a_read_in_state_behind_sees_every_write_and_nothing_older",
         bugs: &["ReadsUnlocked", "DrainStale", "DrainSkipped", "OldestSeqForgotten"],
         machines: &BEHIND,
+        pool: TINY,
         plays: plays::reads_behind,
     },
     Story {
@@ -232,6 +266,7 @@ pub const STORIES: [Story; 21] = [
             "TakenFromTheLiving",
         ],
         machines: &THROUGH,
+        pool: TINY,
         plays: plays::replaced_files,
     },
 ];
@@ -248,7 +283,7 @@ impl Story {
         (self.plays)(&mut plays);
         let history = |(journal, behind, on_sync), steps: &[Step]| History {
             journal,
-            pool: TINY,
+            pool: self.pool,
             behind,
             spill: None,
             on_sync,

@@ -47,6 +47,7 @@ told! {
     who_waits_for_log_space_holds_nothing_that_others_wait_for
     nothing_expires_that_was_numbered_but_not_yet_written
     a_dead_writers_record_is_finished_before_others_see_its_bytes
+    a_dead_writers_long_write_is_finished_whatever_the_disk_says
     a_removed_file_stays_away_and_one_that_stays_is_whole
     a_truncation_keeps_its_place_among_the_writes
     bytes_that_a_failed_sync_dropped_are_written_again

@@ -318,9 +318,19 @@ pub(super) fn dead_writers(plays: &mut Plays) {
         Amid::Killed,
         &[Step::alone(1, Op::Append(A, 20)), Step::alone(1, Op::Append(A, 10))],
     );
-    // State Behind, over the end of a page: the disk refuses to take one half of it.
+    // State Behind, over the end of a page, whose disk takes nothing.
     let refused = [Op::Put(A, 8192, 10), Op::Put(A, 4096, 40), Op::Refuse(A), Op::Write(A, 4086, 30)];
     amid(plays, &refused, Amid::Killed, &[Step::alone(1, Op::Read(A, 4080, 60))]);
+}
+
+/// State Behind: a write of more than a page that joins what its first and its last page have. Its
+/// program dies when some of its pages are entered, and the disk refuses to take one of them.
+pub(super) fn dead_writers_of_pages(plays: &mut Plays) {
+    let joined = [Op::Put(A, 20_480, 10), Op::Put(A, 3970, 60), Op::Put(A, 8070, 60)];
+    for others in [&[Op::Refuse(A)][..], &[]] {
+        let written = [&joined[..], others, &[Op::Write(A, 4000, 4100)]].concat();
+        amid(plays, &written, Amid::Killed, &[Step::alone(1, Op::Read(A, 3900, 600))]);
+    }
 }
 
 pub(super) fn removals(plays: &mut Plays) {
