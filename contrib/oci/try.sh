@@ -79,8 +79,8 @@ mkfs.ext4 -q "$home/disk" 256M
 put() { mount -o loop,commit=300 "$home/disk" "$home/volume"; }
 put
 mount -t tmpfs -o size=128M tmpfs "$home/pool"
-# No NVM is here: the pool lies in memory, which a power cut of the volume does not touch. Nothing is
-# brought to the disk because time passes.
+# No NVM is here: the pool lies in memory, which a power cut of the volume does not touch. Nothing
+# is brought to the disk because time passes.
 export HOLDFAST_POOLS=$home/pool HOLDFAST_DATA=$home/volume HOLDFAST_OPTIONS="--size 64M --volatile --age-max 1h"
 # A network of its own: the host's ports and rules are left alone.
 unshare --net sleep infinity &

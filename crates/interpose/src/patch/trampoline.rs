@@ -35,6 +35,11 @@ fn jump(address: usize, hook: usize, room: usize) -> Option<([u8; FAR_BYTES], us
     None
 }
 
+/// Whether a function of `room` bytes at `address` can be replaced by a jump to `hook`.
+pub fn has_room(address: usize, hook: usize, room: usize) -> bool {
+    jump(address, hook, room).is_some()
+}
+
 /// Text of libc, about to be changed.
 pub struct Text {
     first_page: usize,
