@@ -1,14 +1,14 @@
 #!/bin/bash
-# Installs the package of contrib/older/build.sh in root file systems with older glibc, by
-# debootstrap: Debian 11 (glibc 2.31), Ubuntu 18.04 (2.27) and 16.04 (2.23). In each it is installed
-# and removed without a trace, and sqlite3 and Redis are absorbed, killed, cut off and recovered.
+# Installs the package of contrib/older/build.sh in root file systems with another glibc, by
+# debootstrap: Debian 11 (2.31), Ubuntu 18.04 (2.27), 16.04 (2.23) and 22.04 (2.35). In each it
+# comes and goes without a trace, and sqlite3 and Redis are absorbed, killed, cut off and recovered.
 # Needs root, debootstrap and mirrors; takes some three minutes for each the first time, then
 # seconds: they are kept in target/older/roots.
 #
-#   contrib/older/build.sh && contrib/older/try.sh [SUITE...]      [default: bullseye bionic xenial]
+#   contrib/older/build.sh && contrib/older/try.sh [SUITE...]
 set -eu
 cd "$(dirname "$0")/../.."
-[ $# -gt 0 ] || set -- bullseye bionic xenial
+[ $# -gt 0 ] || set -- bullseye bionic xenial jammy
 fail() { echo "try.sh: $*" >&2; exit 1; }
 [ "$(id -u)" = 0 ] || fail "needs root: sudo contrib/older/try.sh"
 for tool in debootstrap:debootstrap mkfs.ext4:e2fsprogs xfs_io:xfsprogs unshare:util-linux; do
