@@ -210,7 +210,7 @@ mod tests {
         let protection = libc::PROT_READ | libc::PROT_EXEC;
         // SAFETY: a new mapping at an address of the kernel's choice.
         let mapped = unsafe { call!(libc::SYS_mmap, 0, 2 * PAGE_BYTES, protection, flags, -1_i64, 0) };
-        let code = raw::check(mapped).expect("memory") as usize;
+        let code = raw::check(mapped).expect("memory");
         let last = code + PAGE_BYTES - FAR_BYTES;
         // SAFETY: nobody runs these bytes.
         let text = unsafe { Text::open(code, last) }.expect("opened");
