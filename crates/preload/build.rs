@@ -23,6 +23,18 @@ fn main() {
     // The unwinder asks glibc's loader where tables lie. What is ours and fails makes it ask
     // `dl_iterate_phdr` instead.
     println!("cargo::rustc-link-arg-cdylib=-Wl,--defsym=_dl_find_object=holdfast_find_no_object");
+    // What older versions of glibc have elsewhere, or not at all (older.rs).
+    for (name, ours) in [
+        ("pthread_key_create", "holdfast_key_create"),
+        ("__pthread_key_create", "holdfast_key_create"),
+        ("pthread_key_delete", "holdfast_key_delete"),
+        ("pthread_setspecific", "holdfast_set_specific"),
+        ("pthread_once", "holdfast_once"),
+        ("__cxa_thread_atexit_impl", "holdfast_thread_atexit"),
+        ("gettid", "holdfast_gettid"),
+    ] {
+        println!("cargo::rustc-link-arg-cdylib=-Wl,--defsym={name}={ours}");
+    }
 }
 
 /// Where the C compiler has a file.

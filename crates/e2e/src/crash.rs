@@ -4,10 +4,13 @@
 
 use std::time::Duration;
 
+use holdfast_forgetful::Page;
+
 use crate::disk::{Disk, Kind};
 use crate::job::{Cut, Guard, Job};
 use crate::need;
 use crate::pool::Pool;
+use crate::proc::wait_until;
 use crate::site::Workload;
 use crate::tally::Tally;
 use holdfast_testkit::{Random, rounds};
@@ -153,24 +156,54 @@ fn native_survives_on(workload: &dyn Workload, disk: &Disk) {
     }
 }
 
-/// The control of a program that takes for granted what the disk does not give: natively it is
-/// damaged by one of a few power cuts, or it was never asked for.
-pub fn native_is_damaged_on_forgetful_disk(workload: &dyn Workload, kind: Kind) {
-    let cuts_max = 20 * rounds();
-    let disk = Disk::forgetful(kind);
+/// The power of a forgetful disk goes in the midst of a page that the program's database writes
+/// anew, in two rounds of another page each. What the checks say of them.
+fn torn(workload: &dyn Workload, page: Page, guard: Guard) -> Vec<Result<(), String>> {
+    let disk = Disk::forgetful(Kind::Ext4);
     let pool = pool_for(workload);
     let mut random = Random::named(&workload.name());
-    let damaged = (0..cuts_max).any(|_| {
-        let mut job = Job::start(workload, &disk, &pool, Guard::Native);
+    let rounds = (0..2 * rounds()).map(|round| {
+        let mut job = Job::start(workload, &disk, &pool, guard);
         job.load(&mut random);
+        if guard == Guard::Holdfast {
+            job.must_absorb(&pool);
+        }
+        let cuts = || disk.counts().map(|counts| counts.cuts);
+        let before = cuts();
+        disk.tear(page, 20 * round);
+        wait_until(Duration::from_secs(60), "a page to be written anew", || cuts() > before);
         job.lose_power(&disk, &pool, &mut random);
         let acks = job.end();
         disk.restore_power();
+        if guard == Guard::Holdfast {
+            pool.recover(&[]).ok();
+        }
         let verdict = workload.check(&job.site, promised(workload, &acks));
-        println!("{} on {disk}: native, {} acknowledged: {verdict:?}", workload.name(), acks.len());
-        verdict.is_err()
+        println!("{}, {guard:?}, a page torn, {} acknowledged: {verdict:?}", workload.name(), acks.len());
+        verdict
     });
-    assert!(damaged, "{}: {cuts_max} power cuts of {disk} damaged nothing", workload.name());
+    rounds.collect()
+}
+
+/// A page is torn, and nothing is lost: the log has it as a whole.
+pub fn survives_a_torn_page(workload: &dyn Workload, page: Page) {
+    for verdict in torn(workload, page, Guard::Holdfast) {
+        verdict.unwrap_or_else(|error| panic!("{} under Holdfast, a page torn: {error}", workload.name()));
+    }
+}
+
+/// The control: a program that takes for granted what the disk does not give is damaged natively.
+/// Not in each round: a page that is made anew by the program's log does no harm.
+pub fn native_is_damaged_by_a_torn_page(workload: &dyn Workload, page: Page) {
+    let verdicts = torn(workload, page, Guard::Native);
+    assert!(verdicts.iter().any(Result::is_err), "{}: torn pages damaged nothing", workload.name());
+}
+
+/// The other control: one that guards itself is not.
+pub fn native_survives_a_torn_page(workload: &dyn Workload, page: Page) {
+    for verdict in torn(workload, page, Guard::Native) {
+        verdict.unwrap_or_else(|error| panic!("{} natively, a page torn: {error}", workload.name()));
+    }
 }
 
 /// The program is ended by force without a power cut and without Holdfast; the checker must be

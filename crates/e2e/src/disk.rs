@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-use holdfast_forgetful::Counts;
+use holdfast_forgetful::{Counts, Page};
 use tempfile::TempDir;
 
 use crate::cmd::Cmd;
@@ -203,6 +203,14 @@ impl Disk {
         match &self.power {
             Power::Ioctl => panic!("only a forgetful disk fails when told to"),
             Power::Disk(disk) => drop(disk.fail_flushes(1)),
+        }
+    }
+
+    /// Lets the power of a forgetful disk go in the midst of such a page, after `whole` others.
+    pub fn tear(&self, page: Page, whole: u64) {
+        match &self.power {
+            Power::Ioctl => panic!("only a forgetful disk tears when told to"),
+            Power::Disk(disk) => drop(disk.tear(page, whole)),
         }
     }
 

@@ -91,6 +91,19 @@ fn tracers_find_the_probes() {
     }
 }
 
+/// A program does not start with a library that asks for a symbol which its C library lacks.
+#[test]
+fn the_library_loads_with_older_glibc() {
+    let library = need::holdfast().with_file_name("libholdfast.so");
+    let asked = Cmd::new("objdump").arg("-T").arg(&library).ok().stdout;
+    let versions = asked.split("(GLIBC_").skip(1).filter_map(|rest| rest.split(')').next());
+    let minors: Vec<u32> = versions
+        .map(|version| version.split('.').nth(1).and_then(|minor| minor.parse().ok()).expect("2.N"))
+        .collect();
+    assert!(minors.len() > 10, "{asked}");
+    assert!(minors.iter().all(|minor| *minor <= 17), "{minors:?}\n{asked}");
+}
+
 /// What man says of a page is what was meant: no warnings, and nothing that is taken for a request.
 #[test]
 fn man_reads_the_pages() {

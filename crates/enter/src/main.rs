@@ -26,7 +26,8 @@ global_asm!(
     ".previous",
 );
 
-// Without std nobody else asks for the C library.
+// Without std nobody else asks for the C library, nor for where glibc before 2.34 has `dlsym`.
+#[link(name = "dl")]
 #[link(name = "c")]
 unsafe extern "C" {}
 

@@ -6,6 +6,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Mutex;
 
 use crate::serve::FILE;
+use crate::tear::Page;
 use crate::undo;
 
 /// What a disk has seen.
@@ -71,6 +72,12 @@ impl Disk {
     /// Lets the next `count` flushes fail.
     pub fn fail_flushes(&self, count: u32) -> Counts {
         self.order(&format!("fail-flushes {count}"))
+    }
+
+    /// Lets the power go in the midst of such a page, after `whole` others.
+    pub fn tear(&self, page: Page, whole: u64) -> Counts {
+        let [first, second] = page.mark;
+        self.order(&format!("tear {} {} {first} {second} {whole}", page.bytes, page.mark_at))
     }
 
     /// What it has seen so far.

@@ -10,9 +10,11 @@
 
 mod client;
 mod serve;
+mod tear;
 mod undo;
 mod volatile;
 
 pub use client::{Counts, Disk};
 pub use serve::program;
+pub use tear::Page;
 pub use volatile::{Error, Volatile};

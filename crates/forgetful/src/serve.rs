@@ -15,6 +15,7 @@ use fuser::{
     WriteFlags,
 };
 
+use crate::tear::Page;
 use crate::undo;
 use crate::volatile::{Error, Volatile};
 
@@ -137,7 +138,8 @@ impl Filesystem for OneFile {
 
 /// Serves a disk of `len` bytes that tears at `block_bytes` as `mount_point/image` until standard
 /// input ends; then takes down every loop device and mount that is still on it. Says `ready` first,
-/// and one line for each line it obeys: `cut SEED`, `restore`, `fail-flushes COUNT`, `counts`.
+/// and one line for each line it obeys: `cut SEED`, `restore`, `fail-flushes COUNT`,
+/// `tear PAGE_BYTES MARK_AT MARK MARK WHOLE`, `counts`.
 fn serve(mount_point: &Path, len: u64, block_bytes: usize) -> io::Result<()> {
     // When memory is short, none must be sought for this process by writing to a file system that
     // waits for it. Not everywhere is root allowed to ask; then memory must not be short.
@@ -151,13 +153,17 @@ fn serve(mount_point: &Path, len: u64, block_bytes: usize) -> io::Result<()> {
         let line = line?;
         let mut words = line.split(' ');
         let order = words.next().unwrap_or_default();
-        let number: u64 = words.next().and_then(|word| word.parse().ok()).unwrap_or_default();
+        let numbers: Vec<u64> = words.filter_map(|word| word.parse().ok()).collect();
         let mut disk = locked(&disk);
-        match order {
-            "cut" => disk.cut(number),
-            "restore" => disk.restore(),
-            "fail-flushes" => disk.fail_flushes(number as u32),
-            "counts" => {}
+        match (order, &numbers[..]) {
+            ("cut", [seed]) => disk.cut(*seed),
+            ("restore", []) => disk.restore(),
+            ("fail-flushes", [count]) => disk.fail_flushes(*count as u32),
+            ("tear", [bytes, mark_at, first, second, whole]) => {
+                let mark = [*first as u8, *second as u8];
+                disk.tear(Page { bytes: *bytes as usize, mark_at: *mark_at as usize, mark }, *whole);
+            }
+            ("counts", []) => {}
             _ => return Err(io::Error::other(format!("unknown order {line:?}"))),
         }
         let told = format!("{} {} {} {}", disk.flushes, disk.cuts, disk.blocks_lost, disk.blocks_kept);

@@ -8,6 +8,8 @@ use std::collections::HashMap;
 
 use holdfast_testkit::Random;
 
+use crate::tear::Page;
+
 /// Why the disk did not do it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
@@ -33,6 +35,8 @@ pub struct Volatile {
     epoch: u64,
     on: bool,
     flushes_to_fail: u32,
+    /// The power goes in the midst of such a page, after so many that are written as a whole.
+    tear: Option<(Page, u64)>,
     /// Flushes that succeeded.
     pub flushes: u64,
     /// Power cuts.
@@ -55,6 +59,7 @@ impl Volatile {
             epoch: 1,
             on: true,
             flushes_to_fail: 0,
+            tear: None,
             flushes: 0,
             cuts: 0,
             blocks_lost: 0,
@@ -99,6 +104,14 @@ impl Volatile {
         if offset.checked_add(bytes.len() as u64).is_none_or(|end| end > self.len) {
             return Err(Error::Range);
         }
+        match self.torn_at(offset, bytes) {
+            Some(end) => self.cut_within(offset, &bytes[..end]),
+            None => self.put(offset, bytes),
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, offset: u64, bytes: &[u8]) {
         let mut fresh = Vec::new();
         self.pieces(offset, bytes.len(), |block, within, range| {
             let mut state = match self.current(block) {
@@ -111,7 +124,40 @@ impl Volatile {
         for (block, state) in fresh {
             self.cache.entry(block).or_default().push(state);
         }
-        Ok(())
+    }
+
+    /// Lets the power go in the midst of a page, after `whole` others that could have been torn.
+    pub fn tear(&mut self, page: Page, whole: u64) {
+        self.tear = Some((page, whole));
+    }
+
+    /// Where this write ends because the power goes.
+    fn torn_at(&mut self, offset: u64, bytes: &[u8]) -> Option<usize> {
+        let (page, whole) = self.tear?;
+        if !offset.is_multiple_of(self.block_bytes as u64) {
+            return None;
+        }
+        let old = self.read(self.epoch, offset, bytes.len()).ok()?;
+        let end = page.torn_at(self.block_bytes, &old, bytes)?;
+        self.tear = whole.checked_sub(1).map(|whole| (page, whole));
+        self.tear.is_none().then_some(end)
+    }
+
+    /// Cuts the power in a write of which this much came through. Whatever was written before is
+    /// kept: all that is wrong is the page.
+    fn cut_within(&mut self, offset: u64, bytes: &[u8]) {
+        self.put(offset, bytes);
+        for (block, mut states) in self.cache.drain() {
+            self.platter.extend(states.pop().map(|state| (block, state)));
+        }
+        self.turn_off();
+    }
+
+    fn turn_off(&mut self) {
+        self.on = false;
+        self.flushes_to_fail = 0;
+        self.tear = None;
+        self.cuts += 1;
     }
 
     /// Calls with each block of the range: its number, where the range begins in it, and its part
@@ -168,9 +214,7 @@ impl Volatile {
                 self.blocks_lost += 1;
             }
         }
-        self.on = false;
-        self.flushes_to_fail = 0;
-        self.cuts += 1;
+        self.turn_off();
     }
 
     /// Power is back; who opened the disk before is refused for good.
@@ -256,6 +300,25 @@ mod tests {
         assert_eq!(disk.platter.len(), 0);
         disk.flush(1).unwrap();
         assert_eq!(disk.platter.len(), 1);
+    }
+
+    #[test]
+    fn a_page_is_torn_when_it_is_asked_for() {
+        let page = Page { bytes: 2 * BLOCK, mark_at: 0, mark: [7, 7] };
+        let mut disk = disk();
+        disk.write(1, 0, &[7; 4 * BLOCK]).unwrap();
+        disk.tear(page, 1);
+        let mut newer = [8; 4 * BLOCK];
+        newer[..2].copy_from_slice(&[7, 7]);
+        disk.write(1, 0, &newer).unwrap();
+        assert_eq!(disk.cuts, 0, "one is written as a whole");
+        let mut newest = [9; 2 * BLOCK];
+        newest[..2].copy_from_slice(&[7, 7]);
+        disk.write(1, 0, &newest).unwrap();
+        assert_eq!((disk.cuts, disk.write(1, 0, &newest)), (1, Err(Error::Off)));
+        disk.restore();
+        let found = disk.read(disk.epoch(), 0, 4 * BLOCK).unwrap();
+        assert_eq!((&found[..BLOCK], &found[BLOCK..]), (&newest[..BLOCK], &newer[BLOCK..]));
     }
 
     #[test]

@@ -93,10 +93,16 @@ impl Machine {
         lines.iter().filter_map(|line| line.strip_prefix(start)).map(str::to_owned).collect()
     }
 
-    /// Waits until `holds`; an error when the guest fails or takes too long.
+    /// Waits until `holds`; an error when the guest fails, or is at one step for longer than
+    /// `limit`. How long many steps take says nothing: beside other work an emulated processor is
+    /// slow.
     pub fn wait(&mut self, what: &str, limit: Duration, holds: impl Fn(&Self) -> bool) -> Result<()> {
-        let started = Instant::now();
+        let (mut started, mut steps) = (Instant::now(), 0);
         while !holds(self) {
+            let seen = self.heard("step ").len();
+            if seen > steps {
+                (started, steps) = (Instant::now(), seen);
+            }
             let failed = self.heard("failed: ");
             let ended = self.qemu.try_wait()?;
             if started.elapsed() > limit || !failed.is_empty() || ended.is_some() {

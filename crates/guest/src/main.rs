@@ -44,6 +44,12 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Part {
     /// Runs services under systemd from installation to removal, with a power cut between.
+    ///
+    /// Boots Debian 12 twice: installs the package, runs Redis and sqlite3 as three services on two
+    /// pools, stops one, upgrades under them, cuts the power, and has the second boot recover
+    /// before they start, hold what was acknowledged, and remove Holdfast without a trace. Takes
+    /// some five minutes, and three times that beside other work: QEMU emulates the processor.
+    /// Needs root, and once before: cargo build --release && crates/guest/src/root.sh
     Services {
         /// A root file system that crates/guest/src/root.sh has made.
         #[arg(long, default_value = "target/guest-root.ext4")]

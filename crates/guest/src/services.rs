@@ -21,8 +21,8 @@ use crate::machine::{Images, Machine};
 const DISK_BYTES: u64 = 512 << 20;
 /// A file on DAX, and a device.
 const NVDIMMS: usize = 2;
-/// Beside other work an emulated processor is slow.
-const BOOT_MAX: Duration = Duration::from_secs(600);
+/// For each step. Beside other work an emulated processor is slow.
+const STEP_MAX: Duration = Duration::from_secs(600);
 /// Acknowledgements of each service before the cut.
 const ACKS_MIN: usize = 20;
 const SERVICES: [&str; 3] = ["redis", "ledger", "lone"];
@@ -55,9 +55,10 @@ pub fn run(kernel: &Path, root: &Path) -> Result<()> {
 
     let journal = ("systemd.journald.forward_to_console", "1".to_owned());
     let mut machine = Machine::boot(&images, &[("setup", "1".to_owned()), journal.clone()])?;
+    println!("the first boot; seconds of its clock, and steps:");
     wait(&mut machine, "the first boot's steps", |machine| !machine.heard("ready").is_empty())?;
     let before = acks(&machine);
-    wait(&mut machine, "acknowledgements", |machine| {
+    machine.wait("acknowledgements", STEP_MAX, |machine| {
         acks(machine).iter().zip(&before).all(|(now, before)| *now >= before + ACKS_MIN)
     })?;
     let lines = machine.kill()?;
@@ -65,6 +66,7 @@ pub fn run(kernel: &Path, root: &Path) -> Result<()> {
     disk.restore();
     let acknowledged = SERVICES.map(|service| last(&lines, service));
 
+    println!("power cut after {:.1} s; the second boot:", started.elapsed().as_secs_f64());
     let mut machine = Machine::boot(&images, &[journal])?;
     wait(&mut machine, "the second boot's steps", |machine| !machine.heard("over").is_empty())?;
     judge(&machine, &acknowledged)?;
@@ -137,7 +139,7 @@ fn last(lines: &[String], service: &str) -> u64 {
 /// Waits, and prints what the boot did so far, with the guest's seconds.
 fn wait(machine: &mut Machine, what: &str, holds: impl Fn(&Machine) -> bool) -> Result<()> {
     let printed = Cell::new(0);
-    machine.wait(what, BOOT_MAX, |machine| {
+    machine.wait(what, STEP_MAX, |machine| {
         let steps = machine.heard("step ");
         steps[printed.replace(steps.len()).min(steps.len())..].iter().for_each(|step| println!("{step}"));
         holds(machine)

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use fuser::{INodeNo, Request};
 use holdfast_canary::{Canary, on};
 use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, RenameFlags, open, openat, renameat, renameat2};
+use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, RenameFlags, open, openat, renameat};
 use nix::sys::stat::{
     FchmodatFlags, FileStat, Mode, SFlag, UtimensatFlags, fchmod, fchmodat, fstat, fstatat, mkdirat, mknodat,
     utimensat,
@@ -234,7 +234,10 @@ pub fn rename(
     }
     match flags.is_empty() {
         true => renameat(from, name, to, new_name),
-        false => renameat2(from, name, to, new_name, flags),
+        false => {
+            let (name, new_name) = (raw::c_name(name)?, raw::c_name(new_name)?);
+            raw::rename(from.as_fd(), &name, to.as_fd(), &new_name, flags.bits())
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! The calls that nix has no function for, each by libc's exported one, and what a handle of the
-//! kernel's stands for. Every `unsafe` of this crate is here.
+//! kernel's stands for. What glibc 2.17 lacks goes by `syscall`, which the library has to see, too.
+//! Every `unsafe` of this crate is here.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, OsStr};
@@ -63,12 +64,20 @@ pub fn c_name(name: &OsStr) -> Result<CString> {
     CString::new(name.as_bytes()).map_err(|_| Errno::EINVAL)
 }
 
+/// A descriptor as `syscall` takes it.
+fn word(fd: BorrowedFd<'_>) -> i64 {
+    i64::from(fd.as_raw_fd())
+}
+
 /// `pwritev2` with `RWF_APPEND`: at the end of the file, wherever that is by now.
 pub fn append(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<usize> {
     let part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     // SAFETY: the kernel only reads the bytes, which live as long as the call.
-    let wrote = unsafe { libc::pwritev2(fd.as_raw_fd(), &raw const part, 1, 0, libc::RWF_APPEND) };
-    Errno::result(wrote).map(isize::unsigned_abs)
+    let wrote = unsafe {
+        let (fd, flags) = (word(fd), i64::from(libc::RWF_APPEND));
+        libc::syscall(libc::SYS_pwritev2, fd, &raw const part, 1_i64, 0_i64, 0_i64, flags)
+    };
+    Errno::result(wrote).map(|wrote| wrote as usize)
 }
 
 /// `utimensat` of what an `O_PATH` descriptor of a symbolic link is open on.
@@ -118,9 +127,25 @@ pub fn copy(
 ) -> Result<usize> {
     // SAFETY: both positions live as long as the call.
     let copied = unsafe {
-        libc::copy_file_range(from.as_raw_fd(), &raw mut at, to.as_raw_fd(), &raw mut at_target, len, 0)
+        let (from, to) = (word(from), word(to));
+        libc::syscall(libc::SYS_copy_file_range, from, &raw mut at, to, &raw mut at_target, len, 0_i64)
     };
-    Errno::result(copied).map(isize::unsigned_abs)
+    Errno::result(copied).map(|copied| copied as usize)
+}
+
+/// `renameat2`.
+pub fn rename(
+    from: BorrowedFd<'_>,
+    name: &CStr,
+    to: BorrowedFd<'_>,
+    new_name: &CStr,
+    flags: u32,
+) -> Result<()> {
+    let (from, to, flags) = (word(from), word(to), i64::from(flags));
+    // SAFETY: both names live as long as the call.
+    let done =
+        unsafe { libc::syscall(libc::SYS_renameat2, from, name.as_ptr(), to, new_name.as_ptr(), flags) };
+    Errno::result(done).map(drop)
 }
 
 /// The memory of a file of `words` words, which stays mapped for good. Whoever else has mapped it

@@ -9,6 +9,7 @@
 #![allow(unsafe_code)] // A symbol for the linker.
 
 mod hooks;
+mod older;
 mod parting;
 mod start;
 mod uncovered;

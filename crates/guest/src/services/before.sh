@@ -29,7 +29,10 @@ await() {
 commands() { redis-cli get n; }
 more_commands() { [ "$(commands)" -gt "$1" ]; }
 # What the services themselves say: who opened a database to count would be an outsider.
-rows() { tail -n 1 "/run/$1.told" | cut -d ' ' -f 2; }
+rows() {
+    told=$(tail -n 1 "/run/$1.told" | cut -d ' ' -f 2)
+    echo "${told:-0}"
+}
 more_rows() { [ "$(rows "$1")" -gt "$2" ]; }
 property() { systemctl show --property "$2" --value "$1"; }
 attached() { holdfast status --json --pool "$1" | tr -d ' \n' | sed 's/.*"clients":\[\([^]]*\)\].*/\1/' | tr ',' '\n' | grep -c .; }
@@ -75,8 +78,9 @@ printf '[Service]\nReadWritePaths=/srv/redis\n' >/etc/systemd/system/redis-serve
 writer() {
     sqlite3 /srv/$1/rows.db 'PRAGMA journal_mode=WAL; CREATE TABLE item(id INTEGER PRIMARY KEY, payload TEXT)'
     chown "$2" /srv/$1/*
+    # It rests now and then: the guest has one slow processor.
     yes "INSERT INTO item(payload) VALUES(printf('%0600d', 1)); SELECT '$1 ' || max(id) FROM item;" |
-        head -n 100000 >/usr/local/lib/$1.sql
+        head -n 40000 | sed '0~20a .shell sleep 1' >/usr/local/lib/$1.sql
     cat >/etc/systemd/system/$1.service <<END
 [Unit]
 After=local-fs.target
@@ -86,7 +90,6 @@ Type=exec
 User=$2
 ExecStart=$3/usr/bin/sqlite3 -batch /srv/$1/rows.db
 SuccessExitStatus=143
-# It never rests; the guest has one slow processor.
 Nice=19
 StandardInput=file:/usr/local/lib/$1.sql
 StandardOutput=append:/run/$1.told

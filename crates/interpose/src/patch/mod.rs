@@ -162,6 +162,16 @@ originals! {
     MUSL_SIGACTION = c"sigaction",
 }
 
+/// What glibc before 2.34 has in `libpthread.so.0`, looked for when used.
+pub static KEY_CREATE: Original = Original::new(c"pthread_key_create");
+/// As above.
+pub static KEY_DELETE: Original = Original::new(c"pthread_key_delete");
+/// As above.
+pub static SET_SPECIFIC: Original = Original::new(c"pthread_setspecific");
+/// As above.
+pub static ONCE: Original = Original::new(c"pthread_once");
+/// What glibc has since 2.18.
+pub static THREAD_ATEXIT: Original = Original::new(c"__cxa_thread_atexit_impl");
 /// liburing's, looked for when used: it may be loaded late.
 pub static IO_URING_QUEUE_INIT: Original = Original::new(c"io_uring_queue_init");
 /// As above.
@@ -180,8 +190,10 @@ pub fn find_originals(own: usize, exported: impl Fn(&dyn Fn(&CStr) -> Option<usi
         let musl = names_musl(name);
         if musl || is_libc(name) {
             // musl does not tell whether there is one thread alone; there the calls cost next to
-            // nothing.
-            let flag = if musl { Some(0) } else { object.default_of(c"__libc_single_threaded") };
+            // nothing. Nor does glibc before 2.32, which has them in libpthread: no program without
+            // it has threads.
+            let never_tells = musl || !is_main(name);
+            let flag = if never_tells { Some(0) } else { object.default_of(c"__libc_single_threaded") };
             let set = object.default_of(c"pthread_setcanceltype");
             let test = object.default_of(c"pthread_testcancel");
             exported(&|name| object.function(name));
@@ -202,7 +214,7 @@ pub fn is_musl() -> bool {
 /// Whether the program's C library is glibc.
 pub fn is_glibc() -> bool {
     let mut found = false;
-    elf::objects(|name, _| found |= name.to_bytes().ends_with(LIBC_NAMES[0]));
+    elf::objects(|name, _| found |= is_main(name));
     found
 }
 
@@ -219,16 +231,30 @@ fn names_musl(name: &CStr) -> bool {
 /// Replaces libc's functions by the hooks. False, with nothing replaced, when the system or libc's
 /// shape forbids it.
 pub fn patch_libc(entries: &[Entry]) -> bool {
-    let mut complete = false;
+    // glibc before 2.34 has some of them a second time, in libpthread, for programs with threads.
+    let (mut complete, mut fits) = (false, true);
     elf::objects(|name, object| {
         if is_libc(name) {
-            let patched = patch_object(entries, &object);
-            if name.to_bytes().ends_with(LIBC_NAMES[0]) {
-                complete = patched;
-            }
+            each_target(entries, &object, |entry, symbol| {
+                complete |= is_main(name);
+                fits &= trampoline::has_room(symbol.address, entry.address(), symbol.bytes);
+            });
+        }
+    });
+    if !complete || !fits {
+        return false;
+    }
+    elf::objects(|name, object| {
+        if is_libc(name) {
+            complete &= patch_object(entries, &object).unwrap_or(!is_main(name));
         }
     });
     complete
+}
+
+/// Whether this is the part of glibc that every program has.
+fn is_main(name: &CStr) -> bool {
+    name.to_bytes().ends_with(LIBC_NAMES[0])
 }
 
 fn each_target(entries: &[Entry], object: &Object, mut visit: impl FnMut(&Entry, elf::Symbol)) {
@@ -241,7 +267,8 @@ fn each_target(entries: &[Entry], object: &Object, mut visit: impl FnMut(&Entry,
     }
 }
 
-fn patch_object(entries: &[Entry], object: &Object) -> bool {
+/// Whether an object's functions lead to the hooks now, if it has any of them.
+fn patch_object(entries: &[Entry], object: &Object) -> Option<bool> {
     let (mut first, mut last, mut found) = (usize::MAX, 0, 0);
     each_target(entries, object, |_, symbol| {
         first = first.min(symbol.address);
@@ -249,10 +276,10 @@ fn patch_object(entries: &[Entry], object: &Object) -> bool {
         found += 1;
     });
     if found == 0 {
-        return false;
+        return None;
     }
     // SAFETY: all addresses are functions of one object, so between them lies its text.
-    let Some(text) = (unsafe { Text::open(first, last) }) else { return false };
+    let Some(text) = (unsafe { Text::open(first, last) }) else { return Some(false) };
     let mut fits = true;
     each_target(entries, object, |entry, symbol| {
         fits &= text.fits(symbol.address, entry.address(), symbol.bytes)
@@ -269,7 +296,7 @@ fn patch_object(entries: &[Entry], object: &Object) -> bool {
     if is_done {
         saved::note_object(first, last);
     }
-    is_done
+    Some(is_done)
 }
 
 /// Has places in the program's own code lead to ours for good: at each address that is named stands

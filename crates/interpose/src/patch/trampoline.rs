@@ -35,6 +35,11 @@ fn jump(address: usize, hook: usize, room: usize) -> Option<([u8; FAR_BYTES], us
     None
 }
 
+/// Whether a function of `room` bytes at `address` can be replaced by a jump to `hook`.
+pub fn has_room(address: usize, hook: usize, room: usize) -> bool {
+    jump(address, hook, room).is_some()
+}
+
 /// Text of libc, about to be changed.
 pub struct Text {
     first_page: usize,
@@ -115,7 +120,9 @@ impl Text {
 
     /// Whether `address` lies inside and has room for a jump to `hook`.
     pub fn fits(&self, address: usize, hook: usize, room: usize) -> bool {
-        address >= self.first_page && address + room <= self.end && jump(address, hook, room).is_some()
+        // The rest of a function may lie behind the last page that was opened.
+        let needed = room.min(FAR_BYTES);
+        address >= self.first_page && address + needed <= self.end && jump(address, hook, room).is_some()
     }
 
     /// Replaces the function at `address` of `room` bytes by a jump to `hook`, as from
@@ -189,5 +196,29 @@ impl Drop for Text {
                 raw::close(fd);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// glibc 2.35 of Ubuntu has such a one, and nothing was replaced there.
+    #[test]
+    fn the_last_function_may_go_on_behind_the_pages_that_are_opened() {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let protection = libc::PROT_READ | libc::PROT_EXEC;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let mapped = unsafe { call!(libc::SYS_mmap, 0, 2 * PAGE_BYTES, protection, flags, -1_i64, 0) };
+        let code = raw::check(mapped).expect("memory");
+        let last = code + PAGE_BYTES - FAR_BYTES;
+        // SAFETY: nobody runs these bytes.
+        let text = unsafe { Text::open(code, last) }.expect("opened");
+        assert_eq!(text.bytes(), PAGE_BYTES);
+        assert!(text.fits(last, code, 100));
+        assert!(!text.fits(last + 1, code, FAR_BYTES), "not even the jump is within");
+        drop(text);
+        // SAFETY: the mapping of above, which nobody uses any more.
+        unsafe { call!(libc::SYS_munmap, code, 2 * PAGE_BYTES) };
     }
 }
