@@ -93,23 +93,23 @@ impl FileRow {
     /// The state now.
     #[inline]
     pub fn state(&self) -> FileState {
-        match FileState::from_u32(self.state.load(Ordering::SeqCst)) {
-            // Zeros are what stray stores most often leave.
-            FileState::Free if self.generation() != Generation::NONE => FileState::Failed,
-            state => state,
-        }
+        FileState::of_row(self.state.load(Ordering::SeqCst), || self.has_use())
+    }
+
+    fn has_use(&self) -> bool {
+        self.generation() != Generation::NONE
     }
 
     /// Whether it says no state that there is, of a file that has the row: a stray store left that.
     pub fn has_no_state(&self) -> bool {
         let word = self.state.load(Ordering::SeqCst);
-        FileState::from_u32(word) as u32 != word || word == 0 && self.generation() != Generation::NONE
+        FileState::of_row(word, || self.has_use()) as u32 != word
     }
 
     /// Has such a row say that its file failed. What the page cache lacks of it stays counted, as of
     /// every file that fails (`Board::go`).
     pub fn fail_without_state(&self) {
-        self.state.store(FileState::Failed as u32, Ordering::SeqCst);
+        self.state.store(FileState::damaged() as u32, Ordering::SeqCst);
     }
 
     /// Keeps new writers out. Those under way must still be waited for (see `Board::lock_file`).

@@ -96,6 +96,20 @@ impl FileState {
         matches!(self, Self::Free | Self::Bypassed | Self::Orphan)
     }
 
+    /// The state of a file of which nobody can say how it was treated.
+    pub fn damaged() -> Self {
+        Self::Failed
+    }
+
+    /// As [`FileState::from_u32`], of a row that may be some file's (`has_use`): none of these is
+    /// free, whatever is stored there, and zeros are what stray stores most often leave.
+    pub fn of_row(word: u32, has_use: impl FnOnce() -> bool) -> Self {
+        match Self::from_u32(word) {
+            Self::Free if has_use() => Self::damaged(),
+            state => state,
+        }
+    }
+
     /// Decodes a stored state; unknown values read as Failed: what the page cache lacks nobody may
     /// read past, and what is acknowledged stays in the log.
     pub fn from_u32(value: u32) -> Self {
@@ -110,6 +124,6 @@ impl FileState {
             FileState::Other,
         ];
         let known = ALL[(value & 7) as usize];
-        if known as u32 == value { known } else { Self::Failed }
+        if known as u32 == value { known } else { Self::damaged() }
     }
 }

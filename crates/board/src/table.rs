@@ -47,7 +47,7 @@ fn mixed(dev: u64, ino: u64) -> u64 {
 /// The word of a file: its slot's, and above it a check of slot, device and inode.
 fn word_of(slot: Slot, dev: u64, ino: u64) -> u64 {
     let check = (mixed(dev, ino) ^ u64::from(slot.word())).wrapping_mul(0xd6e8_feb8_6659_fd93);
-    check >> 32 << 32 | u64::from(slot.word())
+    (check & !u64::from(u32::MAX)) | u64::from(slot.word())
 }
 
 impl Board {
@@ -235,7 +235,7 @@ mod tests {
             (0..1024).find(|&at| board.tables.buckets()[at].load(Ordering::Relaxed) as u32 == 78).unwrap();
         let bucket = &board.tables.buckets()[at];
         let stores: [&dyn Fn(); 6] = [
-            &|| row.dev.store(1 << 40 | 3, Ordering::Relaxed),
+            &|| row.dev.store((1 << 40) | 3, Ordering::Relaxed),
             &|| row.ino.store(77 * 7 ^ 1, Ordering::Relaxed),
             &|| bucket.store(0, Ordering::Relaxed),
             &|| bucket.store(EMPTY, Ordering::Relaxed),
