@@ -106,28 +106,6 @@ pub fn file_system(path: &Path) -> anyhow::Result<FileSystem> {
     })
 }
 
-/// The kind of file system that a file is on, or was, by the name people know it by.
-pub fn kind_of_file_system(path: &Path) -> &'static str {
-    let known = rustix::fs::statfs(path).or_else(|_| rustix::fs::statfs(parent(path)));
-    match known.map(|facts| facts.f_type as u32) {
-        Ok(0xEF53) => "ext2, ext3 or ext4",
-        Ok(0x0102_1994) => "tmpfs",
-        Ok(0x8584_58F6) => "ramfs",
-        Ok(0x794C_7630) => "overlay",
-        Ok(0x6969) => "NFS",
-        Ok(0xFF53_4D42 | 0xFE53_4D42) => "SMB",
-        Ok(0x0102_1997) => "9p",
-        Ok(0x6573_5546) => "FUSE",
-        Ok(0x2FC1_2FC1) => "ZFS",
-        Ok(0xCA45_1A4E) => "bcachefs",
-        Ok(0xF2F5_2010) => "f2fs",
-        Ok(0x4D44) => "FAT",
-        Ok(0x2011_BAB0) => "exFAT",
-        Ok(0x00C3_6400) => "Ceph",
-        _ => "another file system",
-    }
-}
-
 /// The directory a path lies in.
 fn parent(path: &Path) -> &Path {
     match path.parent() {

@@ -28,14 +28,13 @@ mod serve;
 mod signals;
 mod supervise;
 mod user;
-mod verdict;
 
 use std::io::Write as _;
 use std::process::ExitCode;
 
 use args::{Arguments, Command};
 use exit::{EXIT_NOT_MOUNTED, EXIT_REFUSED};
-use holdfast_look::{report, sizes, words};
+use holdfast_look::{report, sizes, verdict, words};
 
 // Deliberate bugs are for the tests' own build alone.
 const _: () = assert!(!holdfast_canary::ARMED || cfg!(feature = "canaries"));

@@ -8,7 +8,6 @@ use holdfast_keeper::config::Durability;
 use holdfast_keeper::status::{BypassedFile, Summary, SyncedFile, UnseenProgram};
 use serde::Serialize;
 
-use crate::locate;
 use crate::sizes::human_count;
 use crate::words::shown;
 
@@ -193,10 +192,35 @@ const INHERITED_REMEDY: &str =
 
 fn what_is_wrong(file: &BypassedFile) -> String {
     if file.is_of_file_system() {
-        format!("{ON}{}", locate::kind_of_file_system(Path::new(&file.path)))
+        format!("{ON}{}", kind_of_file_system(Path::new(&file.path)))
     } else {
         let remedy = if file.is_inherited() { INHERITED_REMEDY } else { "" };
         format!("{}{remedy}", file.reason)
+    }
+}
+
+/// The kind of file system that a file is on, or was, by the name people know it by.
+fn kind_of_file_system(path: &Path) -> &'static str {
+    let known = rustix::fs::statfs(path).or_else(|_| {
+        let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
+        rustix::fs::statfs(directory.unwrap_or(Path::new(".")))
+    });
+    match known.map(|facts| facts.f_type as u32) {
+        Ok(0xEF53) => "ext2, ext3 or ext4",
+        Ok(0x0102_1994) => "tmpfs",
+        Ok(0x8584_58F6) => "ramfs",
+        Ok(0x794C_7630) => "overlay",
+        Ok(0x6969) => "NFS",
+        Ok(0xFF53_4D42 | 0xFE53_4D42) => "SMB",
+        Ok(0x0102_1997) => "9p",
+        Ok(0x6573_5546) => "FUSE",
+        Ok(0x2FC1_2FC1) => "ZFS",
+        Ok(0xCA45_1A4E) => "bcachefs",
+        Ok(0xF2F5_2010) => "f2fs",
+        Ok(0x4D44) => "FAT",
+        Ok(0x2011_BAB0) => "exFAT",
+        Ok(0x00C3_6400) => "Ceph",
+        _ => "another file system",
     }
 }
 
