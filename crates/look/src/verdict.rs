@@ -41,28 +41,32 @@ pub fn verdict(before: &Before, after: &Summary, durability: Durability) -> Opti
     let (absorbed, real) = (since(|told| told.syncs_absorbed), since(|told| told.syncs_real));
     let other = since(|told| told.writes_absorbed) + since(|told| told.truncates_absorbed);
     let syncs = absorbed + real;
-    if absorbed + other == 0 {
-        let told = reasons(before, after, durability);
-        return match (told, syncs) {
-            (Some(told), _) => Some(format!("NOTHING was absorbed: {told}")),
-            (None, 0) => None,
-            (None, _) => {
-                let why = first_syncs(before, after).or_else(|| crowded(before, after));
-                let why = why.unwrap_or_else(|| NEVER_ABSORBED.to_owned());
-                Some(format!("none of {} syncs absorbed{}: {why}", human_count(syncs), whose(before)))
-            }
-        };
+    if absorbed + other == 0
+        && let Some(told) = reasons(before, after, durability)
+    {
+        return Some(format!("NOTHING was absorbed: {told}"));
     }
     if syncs == 0 {
         return None;
     }
+    if absorbed == 0 {
+        let why = why_not(before, after).unwrap_or_else(|| NEVER_ABSORBED.to_owned());
+        return Some(format!("none of {} syncs absorbed{}: {why}", human_count(syncs), whose(before)));
+    }
     // Never rounded up: 100 % is all of them.
     let share = absorbed * 1000 / syncs;
     let percent = if real == 0 { "100".to_owned() } else { format!("{}.{}", share / 10, share % 10) };
-    let reasons = || reasons(before, after, Durability::Sync).or_else(|| crowded(before, after));
-    let why = if share < SHARE_LOW { reasons() } else { None };
+    let why = if share < SHARE_LOW { why_not(before, after) } else { None };
     let why = why.map(|why| format!("; {why}")).unwrap_or_default();
     Some(format!("{percent} % of {} syncs absorbed{}{why}", human_count(syncs), whose(before)))
+}
+
+/// Why syncs were left to the kernel, if that is known: it is asked for in one order, however many
+/// were absorbed beside them.
+fn why_not(before: &Before, after: &Summary) -> Option<String> {
+    reasons(before, after, Durability::Sync)
+        .or_else(|| first_syncs(before, after))
+        .or_else(|| crowded(before, after))
 }
 
 fn whose(before: &Before) -> String {
@@ -369,6 +373,25 @@ mod tests {
         assert!(told(&after).contains("/out"), "{}", told(&after));
         after.syncs_absorbed = 9;
         assert!(told(&after).ends_with("% of 12 syncs absorbed"), "{}", told(&after));
+    }
+
+    /// With `--durability=write` a run may have its writes absorbed and its one sync not.
+    #[test]
+    fn no_sync_among_writes_that_were_absorbed_has_its_reason() {
+        let mut after = Summary { writes_absorbed: 7, ..told_of(0, 1) };
+        let told = |after: &Summary| {
+            verdict(&Before::default(), after, Durability::Write).expect("a sync that was not absorbed")
+        };
+        assert_eq!(told(&after), format!("none of 1 syncs absorbed: {NEVER_ABSORBED}"));
+        after.synced_by_kernel.push(SyncedFile { path: "/v".to_owned(), syncs: 1 });
+        assert!(
+            told(&after).starts_with("none of 1 syncs absorbed: 1 file (/v) was synced once, and the first"),
+            "{}",
+            told(&after)
+        );
+        after.syncs_absorbed = 1;
+        after.syncs_real = 3;
+        assert!(told(&after).starts_with("25.0 % of 4 syncs absorbed; 1 file (/v) was"), "{}", told(&after));
     }
 
     #[test]
