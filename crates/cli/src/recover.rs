@@ -10,6 +10,7 @@ use holdfast_recovery::{FileOutcome, RecoverOptions, Report};
 use crate::args::RecoverArgs;
 use crate::named::must_be_a_pool;
 use crate::progress::Progress;
+use crate::report::Made;
 use crate::words::{name_of, quoted, shown};
 use crate::{locate, report, user};
 
@@ -51,8 +52,11 @@ pub fn run(args: &RecoverArgs) -> anyhow::Result<u8> {
     if args.json {
         report::print(report::json(&outcome)?)?;
     } else {
-        let verb = if args.dry_run { "would be recovered (dry run, nothing changed)" } else { "recovered" };
-        report::print(format!("pool {} {verb}\n{}", name_of(&pool), report::recovery(&outcome)))?;
+        let (verb, made) = match args.dry_run {
+            true => ("would be recovered (dry run, nothing changed)", Made::Would),
+            false => ("recovered", Made::Done),
+        };
+        report::print(format!("pool {} {verb}\n{}", name_of(&pool), report::recovery(&outcome, made)))?;
     }
     let attention = report::needs_attention(&outcome);
     if attention {

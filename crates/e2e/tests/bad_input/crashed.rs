@@ -107,11 +107,31 @@ fn unchanged_file_is_recovered() {
     dry.ok();
     assert!(std::fs::read(&pool.path).expect("pool") == before, "a dry run changed the pool");
     assert!(report::number(&report::parse(&dry.stdout), "records") >= 4, "{}", dry.told());
+    // What is only looked at is not said to have been done.
+    for look in [pool.command("status"), pool.command("recover").arg("--dry-run")] {
+        let told = look.ok().stdout;
+        assert!(told.contains("would be synced: ") && told.contains("it would be synced"), "{told}");
+        assert!(!told.contains("was synced") && !told.contains("applied"), "{told}");
+    }
     let recovered = pool.recover(&[]);
     assert!(report::number(&report::parse(&recovered.ok().stdout), "records") >= 4, "{}", recovered.told());
     assert!(content(&file) == absorbed_content());
     let again = pool.recover(&[]);
     assert_eq!(report::number(&report::parse(&again.ok().stdout), "records"), 0, "{}", again.told());
+}
+
+/// What somebody cut away after the keeper's death is not what the page cache had.
+#[test]
+fn what_somebody_cut_away_is_told_as_theirs() {
+    let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
+    let file = crashed(&disk, &pool);
+    // Times on a disk may be as coarse as a tick.
+    std::thread::sleep(Duration::from_millis(40));
+    std::fs::OpenOptions::new().write(true).open(&file).expect("file").set_len(100).expect("cut");
+    let told = pool.command("recover").ok().stdout;
+    assert!(told.contains("somebody else changed it since, and it stays as they left it"), "{told}");
+    assert!(!told.contains("had all of it"), "{told}");
+    assert_eq!(content(&file).len(), 100);
 }
 
 #[test]
