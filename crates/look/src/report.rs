@@ -137,7 +137,7 @@ pub fn recovery(report: &Report, made: Made) -> String {
             "  found {} records ({}) of {} files in {} of log; scanned in {}{}\n",
             human_count(report.records),
             human_bytes(report.bytes),
-            report.files.len(),
+            report.files.iter().filter(|file| !is_unknown(file)).count(),
             human_bytes(report.scanned_bytes),
             human_ns(report.scan_ns),
             match made {
@@ -173,9 +173,15 @@ fn recovered_file(file: &FileReport, made: Made) -> String {
     format!("  {would}{}: {} ({records} records, {bytes}){reason}\n", file.outcome, shown(&file.path))
 }
 
-/// Whether somebody has to look at the outcome: a file that was not brought back, or damage.
+/// Whether somebody has to look at the outcome: a file that was not brought back, or damage, or a
+/// name that means no file.
 pub fn needs_attention(report: &Report) -> bool {
-    !report.damaged.is_empty() || report.files.iter().any(is_unresolved)
+    !report.damaged.is_empty() || report.files.iter().any(|file| is_unresolved(file) || is_unknown(file))
+}
+
+/// Whether somebody named it and the pool knows nothing of it.
+pub fn is_unknown(file: &FileReport) -> bool {
+    file.outcome == FileOutcome::Unknown
 }
 
 /// Whether a file's records are still waiting for a decision.
@@ -210,6 +216,10 @@ mod tests {
         assert!(recovery(&report, Made::Done).contains("damaged record: segment 3"));
         let aside = Report { files: vec![file(FileOutcome::SetAside)], ..Report::default() };
         assert!(needs_attention(&aside));
+        let misnamed = Report { files: vec![file(FileOutcome::Unknown)], ..Report::default() };
+        assert!(needs_attention(&misnamed));
+        assert!(recovery(&misnamed, Made::Would).contains(" of 0 files in "));
+        assert!(recovery(&misnamed, Made::Would).contains("  unknown: /srv/app.db"));
     }
 
     #[test]

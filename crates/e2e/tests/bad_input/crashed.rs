@@ -176,6 +176,37 @@ fn changed_file_is_set_aside_and_forced() {
     pool.command("recover").ok();
 }
 
+/// A slip in a name looked like success, and what it was meant for stayed as it was.
+#[test]
+fn names_that_mean_nothing_are_told() {
+    let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
+    let file = crashed(&disk, &pool);
+    let recover = |words: &[&str]| pool.command("recover").args(words).output();
+    for option in ["--force", "--discard"] {
+        for slip in ["#", "#abc", "#1x", "#-1"] {
+            recover(&["--dry-run", option, slip]).expect(&[2]).says(&[slip, "'#12'"], &[]);
+        }
+        for wrong in ["/wrong", "#4711"] {
+            let told = recover(&["--dry-run", option, wrong]);
+            told.expect(&[1]).says(&[&format!("holds nothing of {wrong}")], &[]);
+            assert!(told.stdout.contains(&format!("unknown: {wrong}")), "{}", told.told());
+            assert!(told.stdout.contains(" of 1 files in "), "{}", told.told());
+        }
+        recover(&["--dry-run", option, text(&file)]).ok();
+    }
+    for place in ["/proc/none/x", text(&file)] {
+        recover(&["--export", place]).expect(&[1]).says(&["cannot be exported", place], &[]);
+    }
+    let mixed = recover(&["--json", "--force", text(&file), "--force", "/wrong"]);
+    let files = report::parse(&mixed.expect(&[1]).stdout)["files"].clone();
+    let outcomes: Vec<_> = files.as_array().expect("rows").iter().map(|row| row["outcome"].clone()).collect();
+    assert!(outcomes.len() == 2 && outcomes[0] != "unknown" && outcomes[1] == "unknown", "{outcomes:?}");
+    // A pool that was closed cleanly knows nothing, either.
+    pool.command("recover").ok();
+    recover(&["--force", "/wrong"]).expect(&[1]).says(&["holds nothing of /wrong"], &[]);
+    recover(&["--export", text(&file)]).expect(&[1]).says(&["cannot be exported"], &[]);
+}
+
 #[test]
 fn changed_file_is_exported_and_discarded() {
     let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
