@@ -102,13 +102,14 @@ fn a_device_is_no_pool() {
 fn a_refused_run_leaves_no_new_pool() {
     let small = Tmpfs::new("24m");
     let spill = format!("--spill={}", text(&small.0.path().join("spill")));
-    let refused: [(&[&str], &str); 6] = [
+    let refused: [(&[&str], &str); 7] = [
         (&["--spill=/etc"], "/etc"),
         (&["--spill=/dev/null"], "/dev/null"),
         (&["--include=["], "["),
         (&["--exclude=["], "["),
         (&[&spill, "--spill-size=96M"], "spill"),
         (&[&spill, "--spill-size=1"], "at least"),
+        (&[&spill, "--spill-size=900T"], "can account for at most"),
     ];
     for (options, names) in refused {
         let pool = Pool::new();
