@@ -104,6 +104,12 @@ fn options_that_cannot_be_kept() {
         (&["--batch-min=1G"], REFUSED, &["--batch-min 1.0 GiB", "half of the pool", "--size"]),
         (&["--write-behind=on", "--read-cache=900G"], REFUSED, &["--read-cache 900.0 GiB", "memory"]),
         (&["--spill=/var/tmp/no-such-spill", "--spill-size=1"], REFUSED, &["no-such-spill", "at least"]),
+        (&["--spill=/var/tmp/no-such-spill", "--spill-size=900T"], REFUSED, &["900.0 TiB", "at most"]),
+        (&["--batch-max=64M"], REFUSED, &["--batch-max 64.0 MiB", "the pool's log", "--size"]),
+        (&["--write-behind=on", "--read-cache=1"], REFUSED, &["--read-cache 1 B", "4.0 KiB"]),
+        (&["--include="], REFUSED, &["--include ''", "no path is empty"]),
+        (&["--include=srv/**"], REFUSED, &["--include 'srv/**'", "absolute paths"]),
+        (&["--exclude=./tmp"], REFUSED, &["--exclude ./tmp", "absolute paths"]),
     ];
     for (options, status, says) in refused {
         let run = Cmd::holdfast("run").args(["--volatile", "--pool", pool.text()]).args(*options);

@@ -22,8 +22,8 @@ fn check(directory: &Path) -> anyhow::Result<u8> {
     let mut faults: Vec<Fault> = Vec::new();
     for pool in &configuration.pools {
         let args = pool.settings.clone().under(&KeeperArgs::default());
-        if let Err(error) = options::refuse_contradictions(&args) {
-            faults.push(Fault::of(&pool.file, format!("{error:#}")));
+        for wrong in options::wrong_with(&args) {
+            faults.push(Fault::of(&pool.file, wrong.what));
         }
         if let Some(name) = &pool.settings.user
             && !user::exists(name)
