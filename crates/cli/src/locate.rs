@@ -1,6 +1,8 @@
 //! Where things are: the default pool, this executable, absolute paths, file systems. It creates
 //! nothing.
 
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -106,6 +108,33 @@ pub fn file_system(path: &Path) -> anyhow::Result<FileSystem> {
     })
 }
 
+/// All mount points.
+pub fn mounted() -> std::io::Result<Vec<PathBuf>> {
+    let table = std::fs::read("/proc/self/mountinfo")?;
+    let points =
+        table.split(|byte| *byte == b'\n').filter_map(|line| line.split(|byte| *byte == b' ').nth(4));
+    Ok(points.map(unescaped).collect())
+}
+
+/// A path as the kernel writes it: blanks, line feeds and backslashes by their numbers.
+fn unescaped(mut word: &[u8]) -> PathBuf {
+    let mut path = Vec::with_capacity(word.len());
+    while let Some((byte, rest)) = word.split_first() {
+        let digits = rest.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
+        match digits.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(number) if *byte == b'\\' => {
+                path.push(number);
+                word = &rest[3..];
+            }
+            _ => {
+                path.push(*byte);
+                word = rest;
+            }
+        }
+    }
+    Path::new(&OsString::from_vec(path)).to_owned()
+}
+
 /// The directory a path lies in.
 fn parent(path: &Path) -> &Path {
     match path.parent() {
@@ -134,6 +163,13 @@ mod tests {
     #[test]
     fn a_device_is_not_where_its_node_is() {
         assert_eq!(file_system(Path::new("/dev/null")).expect("known"), FileSystem::Other);
+    }
+
+    #[test]
+    fn mount_points_are_read_as_the_kernel_writes_them() {
+        assert_eq!(unescaped(b"/a\\040b\\134c"), Path::new("/a b\\c"));
+        assert_eq!(unescaped(b"/a\\04"), Path::new("/a\\04"));
+        assert!(mounted().expect("readable").contains(&PathBuf::from("/proc")));
     }
 
     /// Whoever is first in a directory of everybody's must not keep a user from a pool.
