@@ -110,6 +110,9 @@ fn options_that_cannot_be_kept() {
         (&["--include="], REFUSED, &["--include ''", "no path is empty"]),
         (&["--include=srv/**"], REFUSED, &["--include 'srv/**'", "absolute paths"]),
         (&["--exclude=./tmp"], REFUSED, &["--exclude ./tmp", "absolute paths"]),
+        // Both open for writing, and take nothing.
+        (&["--summary=/dev/full"], REFUSED, &["--summary=/dev/full", "no space left"]),
+        (&["--summary=/proc/version"], REFUSED, &["--summary=/proc/version"]),
     ];
     for (options, status, says) in refused {
         let run = Cmd::holdfast("run").args(["--volatile", "--pool", pool.text()]).args(*options);
