@@ -127,6 +127,18 @@ fn options_that_cannot_be_kept() {
     empty.output().expect(&[2]).says(&["HOLDFAST_POOL"], &[]);
 }
 
+/// Help that nobody gets is a failure, as with what other commands print.
+#[test]
+fn help_that_cannot_be_written_is_no_success() {
+    for words in ["--help", "--version", "help", "run --help", "doctor --json"] {
+        let script = format!("{} {words} > /dev/full", text(&need::holdfast()));
+        let told = Cmd::new("sh").args(["-c", &script]).output();
+        told.expect(&[1]).says(&["cannot write to standard output", "no space left"], &[]);
+        let gone = format!("set -o pipefail; {} {words} | true", text(&need::holdfast()));
+        Cmd::new("bash").args(["-c", &gone]).output().expect(&[0]).says(&[], &[]);
+    }
+}
+
 /// A run that asked for every write to be durable joined a keeper that absorbs nothing before a
 /// file's first sync, and said nothing.
 #[test]
