@@ -325,7 +325,7 @@ fn superblock(path: &Path, mapping: &Mapping) -> Result<Superblock, PoolError> {
                     "both its superblocks read as zeros: if there ever was a pool here, keep it as it is, and restore it \
                      from a backup; if there was none, name a pool"
                 }
-                Remains::Other => "name a pool, or make one here with `holdfast format`",
+                Remains::Other => "name a pool",
             },
             FormatError::Version { .. } => {
                 "look at it, or at the keeper that serves it, with the version of Holdfast that made it; to go on with \
