@@ -13,6 +13,7 @@ use holdfast_recovery::{OpenPool, RecoverOptions, Report, recover};
 
 use crate::keeper_process::{self, Failure, Started};
 use crate::recover::advice;
+use crate::report::Made;
 use crate::verdict::Before;
 use crate::words::{name_of, quoted};
 use crate::{format, report, supervise};
@@ -183,7 +184,12 @@ fn say_what_was_recovered(recovered: Option<&Report>, pool: &Path) {
 
 /// What recovery did, and what to do about it.
 pub fn recovered_in_words(outcome: &Report, pool: &Path) -> String {
-    format!("recovered pool {}\n{}{}", name_of(pool), report::recovery(outcome), advice(outcome, pool))
+    format!(
+        "recovered pool {}\n{}{}",
+        name_of(pool),
+        report::recovery(outcome, Made::Done),
+        advice(outcome, pool)
+    )
 }
 
 /// Nothing stays of a pool that nobody named, unless there is something in it.

@@ -17,6 +17,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::args::{InstallArgs, RemoveArgs};
 use crate::attach::BUSY_MAX;
 use crate::config::{self, Configuration};
+use crate::named::must_be_a_pool;
 use crate::words::{name_of, quoted};
 use crate::{format, locate, recover as recovering, report, user};
 
@@ -127,6 +128,7 @@ pub fn remove(args: &RemoveArgs) -> anyhow::Result<u8> {
     match &seen {
         Ok(meta) => {
             ensure!(!meta.is_symlink(), "{} is a link: name the pool itself", pool.display());
+            must_be_a_pool(&pool)?;
             let me = rustix::process::geteuid();
             if args.close_only || meta.uid() == me.as_raw() || !me.is_root() {
                 user::become_owner(&pool)?;

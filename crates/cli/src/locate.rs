@@ -1,6 +1,8 @@
 //! Where things are: the default pool, this executable, absolute paths, file systems. It creates
 //! nothing.
 
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -106,26 +108,31 @@ pub fn file_system(path: &Path) -> anyhow::Result<FileSystem> {
     })
 }
 
-/// The kind of file system that a file is on, or was, by the name people know it by.
-pub fn kind_of_file_system(path: &Path) -> &'static str {
-    let known = rustix::fs::statfs(path).or_else(|_| rustix::fs::statfs(parent(path)));
-    match known.map(|facts| facts.f_type as u32) {
-        Ok(0xEF53) => "ext2, ext3 or ext4",
-        Ok(0x0102_1994) => "tmpfs",
-        Ok(0x8584_58F6) => "ramfs",
-        Ok(0x794C_7630) => "overlay",
-        Ok(0x6969) => "NFS",
-        Ok(0xFF53_4D42 | 0xFE53_4D42) => "SMB",
-        Ok(0x0102_1997) => "9p",
-        Ok(0x6573_5546) => "FUSE",
-        Ok(0x2FC1_2FC1) => "ZFS",
-        Ok(0xCA45_1A4E) => "bcachefs",
-        Ok(0xF2F5_2010) => "f2fs",
-        Ok(0x4D44) => "FAT",
-        Ok(0x2011_BAB0) => "exFAT",
-        Ok(0x00C3_6400) => "Ceph",
-        _ => "another file system",
+/// All mount points.
+pub fn mounted() -> std::io::Result<Vec<PathBuf>> {
+    let table = std::fs::read("/proc/self/mountinfo")?;
+    let points =
+        table.split(|byte| *byte == b'\n').filter_map(|line| line.split(|byte| *byte == b' ').nth(4));
+    Ok(points.map(unescaped).collect())
+}
+
+/// A path as the kernel writes it: blanks, line feeds and backslashes by their numbers.
+fn unescaped(mut word: &[u8]) -> PathBuf {
+    let mut path = Vec::with_capacity(word.len());
+    while let Some((byte, rest)) = word.split_first() {
+        let digits = rest.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
+        match digits.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(number) if *byte == b'\\' => {
+                path.push(number);
+                word = &rest[3..];
+            }
+            _ => {
+                path.push(*byte);
+                word = rest;
+            }
+        }
     }
+    Path::new(&OsString::from_vec(path)).to_owned()
 }
 
 /// The directory a path lies in.
@@ -156,6 +163,13 @@ mod tests {
     #[test]
     fn a_device_is_not_where_its_node_is() {
         assert_eq!(file_system(Path::new("/dev/null")).expect("known"), FileSystem::Other);
+    }
+
+    #[test]
+    fn mount_points_are_read_as_the_kernel_writes_them() {
+        assert_eq!(unescaped(b"/a\\040b\\134c"), Path::new("/a b\\c"));
+        assert_eq!(unescaped(b"/a\\04"), Path::new("/a\\04"));
+        assert!(mounted().expect("readable").contains(&PathBuf::from("/proc")));
     }
 
     /// Whoever is first in a directory of everybody's must not keep a user from a pool.

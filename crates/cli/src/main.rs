@@ -28,14 +28,14 @@ mod serve;
 mod signals;
 mod supervise;
 mod user;
-mod verdict;
 
-use std::io::Write as _;
+use std::io::{ErrorKind, Write as _};
 use std::process::ExitCode;
 
+use anyhow::Context;
 use args::{Arguments, Command};
 use exit::{EXIT_NOT_MOUNTED, EXIT_REFUSED};
-use holdfast_look::{report, sizes, words};
+use holdfast_look::{report, sizes, verdict, words};
 
 // Deliberate bugs are for the tests' own build alone.
 const _: () = assert!(!holdfast_canary::ARMED || cfg!(feature = "canaries"));
@@ -54,7 +54,7 @@ fn main() -> ExitCode {
     }
     let arguments = match Arguments::from_line(line) {
         Ok(arguments) => arguments,
-        Err(error) if !error.use_stderr() => error.exit(),
+        Err(error) if !error.use_stderr() => return concluded((told(&error), 1)),
         Err(error) => return refuse_line(&error),
     };
     concluded(match arguments.command {
@@ -92,6 +92,17 @@ fn concluded((result, code_on_error): (anyhow::Result<u8>, u8)) -> ExitCode {
             let misnamed = error.is::<named::NoPool>().then_some(named::EXIT_USAGE);
             ExitCode::from(refused.or(misnamed).unwrap_or(code_on_error))
         }
+    }
+}
+
+/// Prints help or a version, which a reader may have seen enough of.
+fn told(asked: &clap::Error) -> anyhow::Result<u8> {
+    // What is printed stays in a buffer, and nobody hears what becomes of that at the end.
+    match asked.print().and_then(|()| std::io::stdout().flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(error).context("cannot write to standard output")
+        }
+        _ => Ok(0),
     }
 }
 

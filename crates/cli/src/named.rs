@@ -2,13 +2,17 @@
 //! opened in earnest. Must never call a pool none that is damaged: of that others tell.
 
 use std::fs::{File, Metadata};
+use std::io;
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use holdfast_pool::{MAGIC, SUPERBLOCK_COPY_OFFSET};
+use holdfast_pool::{Layout, MAGIC, SUPERBLOCK_COPY_OFFSET, Zone};
 use rustix::fs::OFlags;
 
 use crate::words::shown;
+
+/// Read at once.
+const PIECE_BYTES: usize = 64 << 10;
 
 /// The command line is wrong.
 pub const EXIT_USAGE: u8 = 2;
@@ -51,7 +55,27 @@ fn what_instead(path: &Path, meta: &Metadata) -> Option<&'static str> {
         // Zeros are what errors of the media leave that were cleared.
         read.is_ok() && (begins == MAGIC || begins == [0; MAGIC.len()])
     };
-    (!may_be(0) && !may_be(SUPERBLOCK_COPY_OFFSET)).then_some("a file that does not begin as a pool does")
+    if !may_be(0) && !may_be(SUPERBLOCK_COPY_OFFSET) {
+        return Some("a file that does not begin as a pool does");
+    }
+    let of_zeros = "a file of zeros where a pool has its slots; if there ever was a pool in it, restore it from a backup";
+    is_blank(&file, meta.len()).ok()?.then_some(of_zeros)
+}
+
+/// Whether nothing but zeros stands where a pool has what tells of its files: not even errors of
+/// the media leave that of a pool that was used.
+fn is_blank(file: &File, bytes: u64) -> io::Result<bool> {
+    let end = Layout::new(bytes).map_or(bytes, |layout| layout.offset(Zone::Segments));
+    let (mut piece, mut at) = (vec![0; PIECE_BYTES], 0);
+    while at < end {
+        let piece = &mut piece[..PIECE_BYTES.min((end - at) as usize)];
+        file.read_exact_at(piece, at)?;
+        if piece.iter().any(|byte| *byte != 0) {
+            return Ok(false);
+        }
+        at += piece.len() as u64;
+    }
+    Ok(true)
 }
 
 #[cfg(test)]
@@ -76,7 +100,13 @@ mod tests {
         bytes[..8].copy_from_slice(b"damaged!");
         bytes[4096 + 2048..][..8].copy_from_slice(&MAGIC);
         assert_eq!(judged(&bytes), Ok(()));
-        assert_eq!(judged(&[0; 8192]), Ok(()));
+        // Its superblocks are gone, and something tells that it was used.
+        let mut bytes = vec![0; 32 << 20];
+        assert!(judged(&bytes).unwrap_err().contains("a file of zeros"));
+        let slots = Layout::new(32 << 20).unwrap().offset(Zone::Slots) as usize;
+        bytes[slots] = 1;
+        assert_eq!(judged(&bytes), Ok(()));
+        assert!(judged(&[0; 8192]).unwrap_err().contains("a file of zeros"));
         assert!(must_be_a_pool(dir.path()).unwrap_err().to_string().contains("a directory"));
         assert!(must_be_a_pool(&dir.path().join("none")).is_ok());
         assert!(must_be_a_pool(Path::new("/dev/null")).unwrap_err().to_string().contains("no DAX one"));

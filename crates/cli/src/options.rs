@@ -4,17 +4,62 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, anyhow, bail, ensure};
 use holdfast_keeper::config::KeeperConfig;
+use holdfast_keeper::wrong_with_pattern;
+use holdfast_pool::Layout;
 use serde_json::Value;
 
 use crate::args::{Behind, Fence, KeeperArgs};
 use crate::sizes::human_bytes;
+use crate::words::quoted;
 use crate::{format, locate, user};
+
+/// The least that a cache of pages can hold.
+const PAGE_BYTES: u64 = 4096;
+
+/// What is wrong with an option.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Wrong {
+    /// The option, as a key of the configuration.
+    pub key: &'static str,
+    /// What is wrong with it, and what to do.
+    pub what: String,
+}
+
+/// All that is wrong with options wherever they come from, and whatever the pool is.
+pub fn wrong_with(args: &KeeperArgs) -> Vec<Wrong> {
+    let mut found = Vec::new();
+    contradictions(args, &mut |key, what| found.push(Wrong { key, what }));
+    found.extend(wrong_alone(args));
+    found
+}
+
+/// What is wrong with options each for itself, whatever the others are.
+pub fn wrong_alone(args: &KeeperArgs) -> Vec<Wrong> {
+    let mut found = Vec::new();
+    let mut tell = |key, what| found.push(Wrong { key, what });
+    values(args, &mut tell);
+    patterns(args, &mut tell);
+    for dir in &args.exclusive {
+        if let Err(error) = exclusive_directory(dir) {
+            tell("exclusive", format!("{error:#}"));
+        }
+    }
+    if let Some(Err(error)) = args.spill.as_deref().map(spill_path) {
+        tell("spill", format!("{error:#}"));
+    }
+    found
+}
+
+/// The first of what is wrong.
+fn refuse_first(wrong: Vec<Wrong>) -> anyhow::Result<()> {
+    wrong.into_iter().next().map_or(Ok(()), |wrong| Err(anyhow!(wrong.what)))
+}
 
 /// What the keeper is told, from the command line.
 pub fn config_of(args: &KeeperArgs) -> anyhow::Result<KeeperConfig> {
-    refuse_contradictions(args)?;
+    refuse_first(wrong_with(args))?;
     let pool = match &args.pool {
         Some(pool) => locate::absolute(pool)?,
         None if args.volatile => locate::default_volatile_pool(),
@@ -26,7 +71,7 @@ pub fn config_of(args: &KeeperArgs) -> anyhow::Result<KeeperConfig> {
     };
     locate::refuse_no_text("--pool", &pool)?;
     format::refuse_volatile_media(&pool, args.volatile)?;
-    refuse_batch_above_pool(args, &pool)?;
+    refuse_first(too_much_for(&pool, args))?;
     let exclusive = args.exclusive.iter().map(|dir| exclusive_directory(dir));
     let plain = KeeperConfig::new(pool);
     Ok(KeeperConfig {
@@ -65,20 +110,39 @@ fn exclusive_directory(named: &Path) -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
-/// The lower bound of a batch against the upper one that the pool's size implies.
-fn refuse_batch_above_pool(args: &KeeperArgs, pool: &Path) -> anyhow::Result<()> {
-    let half = format::expected_bytes(pool, args.size).map(|bytes| bytes / 2);
-    if let (Some(min), None, Some(half)) = (args.batch_min, args.batch_max, half)
-        && min > half
+/// What a pool of its size cannot keep of what is asked.
+pub fn too_much_for(pool: &Path, args: &KeeperArgs) -> Vec<Wrong> {
+    let Some(bytes) = format::expected_bytes(pool, args.size) else { return Vec::new() };
+    // What is no pool, or too small for one, others say.
+    let Ok(layout) = Layout::new(bytes) else { return Vec::new() };
+    let mut found = Vec::new();
+    let mut tell = |key, what| found.push(Wrong { key, what });
+    let larger = "lower it, or have a larger pool (--size)";
+    if let (Some(min), None) = (args.batch_min, args.batch_max)
+        && min > bytes / 2
     {
-        bail!(
-            "--batch-min {} is above half of the pool, {}, which is the default of --batch-max: lower it, or have a larger \
-             pool (--size)",
-            human_bytes(min),
-            human_bytes(half)
+        let (min, half) = (human_bytes(min), human_bytes(bytes / 2));
+        let of_pool = "which is the default of --batch-max";
+        tell(
+            "batch-min",
+            format!("--batch-min {min} is above half of the pool, {half}, {of_pool}: {larger}"),
         );
     }
-    Ok(())
+    let log_bytes = layout.log_bytes();
+    if let Some(max) = args.batch_max.filter(|max| *max > log_bytes) {
+        let (max, most) = (human_bytes(max), human_bytes(log_bytes));
+        let never = "so that so much is never logged";
+        tell("batch-max", format!("--batch-max {max} is above the pool's log, {most}, {never}: {larger}"));
+    }
+    let spill_bytes_max = layout.spill_bytes_max();
+    if let Some(asked) = args.spill_size.filter(|asked| *asked > spill_bytes_max) {
+        let (asked, most) = (human_bytes(asked), human_bytes(spill_bytes_max));
+        tell(
+            "spill-size",
+            format!("--spill-size {asked}: this pool can account for at most {most}: {larger}"),
+        );
+    }
+    found
 }
 
 /// Whether root's watch is of use to who becomes another user.
@@ -86,39 +150,71 @@ pub fn wants_watch(args: &KeeperArgs) -> bool {
     matches!(args.fence, None | Some(Fence::Auto | Fence::Fanotify))
 }
 
-/// Options that contradict each other, wherever they come from.
-pub fn refuse_contradictions(args: &KeeperArgs) -> anyhow::Result<()> {
+/// Options that contradict each other.
+fn contradictions(args: &KeeperArgs, tell: &mut impl FnMut(&'static str, String)) {
     let alone = args.exclusive.is_empty();
     if args.fence == Some(Fence::None) && alone {
-        bail!("--fence none manages only files below --exclusive directories, and none is given");
+        let what = "--fence none manages only files below --exclusive directories, and none is given";
+        tell("fence", what.to_owned());
     }
     let behind = args.write_behind.filter(|behind| *behind != Behind::Off);
     if behind.is_some() && args.fence == Some(Fence::Inotify) && alone {
-        bail!(
-            "--write-behind needs a fence at which others wait, and --fence inotify only hears of them \
-             afterwards: give --exclusive DIR, --fence lease, or --fence fanotify (as root)"
-        );
+        let what = "--write-behind needs a fence at which others wait, and --fence inotify only hears of them \
+                    afterwards: give --exclusive DIR, --fence lease, or --fence fanotify (as root)";
+        tell("write-behind", what.to_owned());
     }
     if behind.is_none() && args.read_cache.is_some() {
-        bail!("--read-cache serves files that are written behind: add --write-behind=on, or leave it out");
-    }
-    let memory_bytes = memory_bytes();
-    if let Some(asked) = args.read_cache.filter(|asked| *asked > memory_bytes) {
-        bail!(
-            "--read-cache {} is more than this machine's memory, {}: lower it",
-            human_bytes(asked),
-            human_bytes(memory_bytes)
-        );
+        let what =
+            "--read-cache serves files that are written behind: add --write-behind=on, or leave it out";
+        tell("read-cache", what.to_owned());
     }
     if args.spill.is_none() && args.spill_size.is_some() {
-        bail!("--spill-size is the size of a spill file: name one with --spill FILE, or leave it out");
+        let what = "--spill-size is the size of a spill file: name one with --spill FILE, or leave it out";
+        tell("spill-size", what.to_owned());
     }
     if let (Some(min), Some(max)) = (args.batch_min, args.batch_max)
         && min > max
     {
-        bail!("--batch-min {} is above --batch-max {}", human_bytes(min), human_bytes(max));
+        let (min, max) = (human_bytes(min), human_bytes(max));
+        tell("batch-min", format!("--batch-min {min} is above --batch-max {max}"));
     }
-    Ok(())
+}
+
+/// Sizes that nothing can have.
+fn values(args: &KeeperArgs, tell: &mut impl FnMut(&'static str, String)) {
+    if let Some(Err(error)) = args.size.map(Layout::new) {
+        tell("size", format!("--size: {error}"));
+    }
+    let memory_bytes = memory_bytes();
+    match args.read_cache {
+        Some(asked) if asked > memory_bytes => {
+            let (asked, most) = (human_bytes(asked), human_bytes(memory_bytes));
+            tell(
+                "read-cache",
+                format!("--read-cache {asked} is more than this machine's memory, {most}: lower it"),
+            );
+        }
+        Some(asked @ 1..PAGE_BYTES) => {
+            let (asked, page) = (human_bytes(asked), human_bytes(PAGE_BYTES));
+            tell(
+                "read-cache",
+                format!("--read-cache {asked} holds no page, which has {page}: raise it, or say 0 for none"),
+            );
+        }
+        _ => {}
+    }
+}
+
+/// Patterns that are none, or that no file's absolute path can match.
+fn patterns(args: &KeeperArgs, tell: &mut impl FnMut(&'static str, String)) {
+    let named = [("include", &args.include), ("exclude", &args.exclude)];
+    for (key, pattern) in
+        named.into_iter().flat_map(|(key, patterns)| patterns.iter().map(move |one| (key, one)))
+    {
+        if let Some(wrong) = wrong_with_pattern(pattern) {
+            tell(key, format!("--{key} {}: {wrong}", quoted(Path::new(pattern))));
+        }
+    }
 }
 
 fn memory_bytes() -> u64 {
@@ -230,11 +326,25 @@ mod tests {
             (&["--batch-min=1G"], "half of the pool, 128.0 MiB"),
             (&["--write-behind=on", "--read-cache=900G"], "this machine's memory"),
             (&["--exclusive=/proc/self/status"], "no directory"),
+            (&["--size=1M"], "at least 16777216 bytes (16 MiB)"),
+            (&["--size=64M", "--batch-max=64M"], "--batch-max 64.0 MiB is above the pool's log, 60.0 MiB"),
+            (&["--write-behind=on", "--read-cache=1"], "holds no page"),
+            (&["--write-behind=on", "--read-cache=4095"], "holds no page"),
+            (&["--include="], "no path is empty"),
+            (&["--include=/a", "--include=srv/*"], "--include 'srv/*': it is compared with absolute paths"),
+            (&["--exclude=*.tmp", "--exclude=./a"], "--exclude ./a: it is compared with absolute paths"),
+            (&["--include=["], "--include '[': "),
+            (&["--size=64M", "--spill=/tmp/s", "--spill-size=900T"], "can account for at most"),
         ] {
             let error = asked(options).1.expect_err("a contradiction").to_string();
             assert!(error.contains(says), "{options:?}: {error}");
         }
         asked(&["--fence=inotify", "--write-behind=on", "--exclusive=/tmp"]).1.expect("a sound one");
+        asked(&["--write-behind=on", "--read-cache=0"]).1.expect("no cache");
+        asked(&["--size=64M", "--batch-max=50M"]).1.expect("all of the log");
+        for pattern in ["/a", "*", "?srv", "[/]a", "{/a,/b}", "**/a", "\\/a"] {
+            asked(&["--include", pattern]).1.expect(pattern);
+        }
         let alone = ["holdfast", "run", "--volatile", "--read-cache=1M", "--", "true"];
         assert!(Arguments::from_line(alone.map(Into::into)).is_err(), "--read-cache alone");
     }

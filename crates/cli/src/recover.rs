@@ -10,6 +10,7 @@ use holdfast_recovery::{FileOutcome, RecoverOptions, Report};
 use crate::args::RecoverArgs;
 use crate::named::must_be_a_pool;
 use crate::progress::Progress;
+use crate::report::Made;
 use crate::words::{name_of, quoted, shown};
 use crate::{locate, report, user};
 
@@ -51,8 +52,11 @@ pub fn run(args: &RecoverArgs) -> anyhow::Result<u8> {
     if args.json {
         report::print(report::json(&outcome)?)?;
     } else {
-        let verb = if args.dry_run { "would be recovered (dry run, nothing changed)" } else { "recovered" };
-        report::print(format!("pool {} {verb}\n{}", name_of(&pool), report::recovery(&outcome)))?;
+        let (verb, made) = match args.dry_run {
+            true => ("would be recovered (dry run, nothing changed)", Made::Would),
+            false => ("recovered", Made::Done),
+        };
+        report::print(format!("pool {} {verb}\n{}", name_of(&pool), report::recovery(&outcome, made)))?;
     }
     let attention = report::needs_attention(&outcome);
     if attention {
@@ -77,6 +81,7 @@ fn waiting(pool: &Path) -> anyhow::Result<u8> {
 
 /// The number of a slot, as `#12`, is no path.
 fn absolute(paths: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
+    // Whatever else begins so was refused with the command line.
     let is_number = |path: &Path| path.to_str().is_some_and(|text| text.starts_with('#'));
     paths.iter().map(|path| if is_number(path) { Ok(path.clone()) } else { locate::absolute(path) }).collect()
 }
@@ -113,6 +118,13 @@ pub fn advice(outcome: &Report, pool: &Path) -> String {
     if untold > 0 {
         text +=
             &format!("and {untold} files more: `holdfast recover --pool {pool} --dry-run` lists them all\n");
+    }
+    for unknown in outcome.files.iter().filter(|file| report::is_unknown(file)) {
+        text += &format!(
+            "pool {pool} holds nothing of {}: nothing was done for it; `holdfast recover --pool {pool} --dry-run` says \
+             how the files are called of which it holds something\n",
+            shown(&unknown.path)
+        );
     }
     if !outcome.damaged.is_empty() {
         text += &format!(

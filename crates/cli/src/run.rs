@@ -144,8 +144,10 @@ fn refuse_other_options(args: &RunArgs, config: &KeeperConfig, keeper: &mut Keep
 /// Finds out before the program runs, not after it.
 pub fn refuse_unwritable(target: &Path) -> anyhow::Result<()> {
     if target != Path::new("-") {
-        let opened = File::options().append(true).create(true).open(target);
-        opened.with_context(|| format!("cannot write --summary={}", target.display()))?;
+        let cannot = || format!("cannot write --summary={}", target.display());
+        let opened = File::options().append(true).create(true).open(target).with_context(cannot)?;
+        // What opens and takes nothing, as /dev/full or /proc/version, refuses nothing at all, too.
+        rustix::io::write(&opened, &[]).with_context(cannot)?;
     }
     Ok(())
 }

@@ -18,6 +18,7 @@ use holdfast_recovery::Report;
 
 use crate::args::ServeArgs;
 use crate::attach::{self, BUSY_MAX};
+use crate::named::must_be_a_pool;
 use crate::notify::{self, Notify};
 use crate::report;
 use crate::sizes::{human_bytes, human_count};
@@ -40,6 +41,7 @@ pub fn run(args: ServeArgs) -> anyhow::Result<u8> {
         user::become_user(user, options::wants_watch(&args.keeper))?;
     }
     let config = KeeperConfig { service: true, ..options::config_of(&args.keeper)? };
+    must_be_a_pool(&config.pool)?;
     let service = Arc::new(Service::new(&config.pool, args.log_level.into())?);
     match serve(&config, args.keeper.size, &service) {
         Ok(()) => {

@@ -104,6 +104,15 @@ fn options_that_cannot_be_kept() {
         (&["--batch-min=1G"], REFUSED, &["--batch-min 1.0 GiB", "half of the pool", "--size"]),
         (&["--write-behind=on", "--read-cache=900G"], REFUSED, &["--read-cache 900.0 GiB", "memory"]),
         (&["--spill=/var/tmp/no-such-spill", "--spill-size=1"], REFUSED, &["no-such-spill", "at least"]),
+        (&["--spill=/var/tmp/no-such-spill", "--spill-size=900T"], REFUSED, &["900.0 TiB", "at most"]),
+        (&["--batch-max=64M"], REFUSED, &["--batch-max 64.0 MiB", "the pool's log", "--size"]),
+        (&["--write-behind=on", "--read-cache=1"], REFUSED, &["--read-cache 1 B", "4.0 KiB"]),
+        (&["--include="], REFUSED, &["--include ''", "no path is empty"]),
+        (&["--include=srv/**"], REFUSED, &["--include 'srv/**'", "absolute paths"]),
+        (&["--exclude=./tmp"], REFUSED, &["--exclude ./tmp", "absolute paths"]),
+        // Both open for writing, and take nothing.
+        (&["--summary=/dev/full"], REFUSED, &["--summary=/dev/full", "no space left"]),
+        (&["--summary=/proc/version"], REFUSED, &["--summary=/proc/version"]),
     ];
     for (options, status, says) in refused {
         let run = Cmd::holdfast("run").args(["--volatile", "--pool", pool.text()]).args(*options);
@@ -116,6 +125,18 @@ fn options_that_cannot_be_kept() {
     other.output().expect(&[REFUSED]).says(&[pool.text(), "--size", "1.0 GiB"], &[]);
     let empty = Cmd::holdfast("run").env("HOLDFAST_POOL", "").args(["--volatile", "--", "true"]);
     empty.output().expect(&[2]).says(&["HOLDFAST_POOL"], &[]);
+}
+
+/// Help that nobody gets is a failure, as with what other commands print.
+#[test]
+fn help_that_cannot_be_written_is_no_success() {
+    for words in ["--help", "--version", "help", "run --help", "doctor --json"] {
+        let script = format!("{} {words} > /dev/full", text(&need::holdfast()));
+        let told = Cmd::new("sh").args(["-c", &script]).output();
+        told.expect(&[1]).says(&["cannot write to standard output", "no space left"], &[]);
+        let gone = format!("set -o pipefail; {} {words} | true", text(&need::holdfast()));
+        Cmd::new("bash").args(["-c", &gone]).output().expect(&[0]).says(&[], &[]);
+    }
 }
 
 /// A run that asked for every write to be durable joined a keeper that absorbs nothing before a

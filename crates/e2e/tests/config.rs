@@ -67,6 +67,12 @@ fn what_is_wrong_is_told_by_file_and_line() {
     etc.write("pools.d/c.toml", "pool = '/mnt/c.pool'\nuser = 'no-such-user'\n");
     etc.write("pools.d/d.toml", "pool = '/mnt/c.pool'\n");
     etc.write("pools.d/e.toml", "pool = '/mnt/e.pool'\nbatch-min = '2M'\nbatch-max = '1M'\n");
+    // One that is wrong hides no other one, nor what `run` would refuse of what is left.
+    let many = "pool = '/mnt/h.pool'\nbogus = 1\nsize = '4Q'\nuser = 'no-such-user'\nage-max = '1d'\n\
+                include = ['srv/*']\n= 3\nexclusive = ['/nonexistent']\n";
+    etc.write("pools.d/h.toml", many);
+    etc.write("pools.d/i.toml", "pool = '/mnt/i.pool'\nsize = '1'\n");
+    etc.write("pools.d/j.toml", "pool = '/mnt/j.pool'\nsize = '64M'\nbatch-max = '64M'\n");
     let open = etc.write("pools.d/f.toml", "pool = '/mnt/f.pool'\n");
     std::fs::set_permissions(&open, PermissionsExt::from_mode(0o666)).expect("mode");
     // Neither is read: an editor's, and something else.
@@ -77,15 +83,42 @@ fn what_is_wrong_is_told_by_file_and_line() {
         "holdfast.toml:3: unknown field `age-maximum`, expected one of",
         "pools.d/a.toml:2: unknown unit \"GB\": write K, M, G or T",
         "pools.d/b.toml: it names no pool: add pool = ",
-        "pools.d/c.toml: there is no user no-such-user",
-        "pools.d/d.toml: ",
+        "pools.d/c.toml:2: there is no user no-such-user",
+        "pools.d/d.toml:1: ",
         "c.toml is about the same pool: keep one",
-        "pools.d/e.toml: --batch-min 2.0 MiB is above --batch-max 1.0 MiB",
+        "pools.d/e.toml:2: --batch-min 2.0 MiB is above --batch-max 1.0 MiB",
         "pools.d/f.toml: others may have written it",
         "chmod go-w",
+        "pools.d/h.toml:2: unknown field `bogus`",
+        "pools.d/h.toml:3: unknown unit \"Q\"",
+        "pools.d/h.toml:4: there is no user no-such-user",
+        "pools.d/h.toml:5: unknown unit \"d\"",
+        "pools.d/h.toml:6: --include 'srv/*': it is compared with absolute paths",
+        "pools.d/h.toml:7: ",
+        "pools.d/h.toml:8: --exclusive /nonexistent: no such file",
+        "pools.d/i.toml:2: --size: a pool needs at least 16777216 bytes (16 MiB)",
+        "pools.d/j.toml:3: --batch-max 64.0 MiB is above the pool's log",
     ];
     output.expect(&[1]).says(&all, &[]);
-    assert_eq!(output.stderr.lines().count(), 7, "{}", output.told());
+    assert_eq!(output.stderr.lines().count(), 16, "{}", output.told());
+    // File by file, line by line.
+    let stderr = output.stderr.to_lowercase();
+    let at = |line: &str| stderr.find(&line.to_lowercase()).expect(line);
+    assert!(all[9..].windows(2).all(|pair| at(pair[0]) < at(pair[1])), "{}", output.told());
+}
+
+/// A mount may come later, so it is no fault that it is not there.
+#[test]
+fn a_mount_that_is_missing_is_noted() {
+    let etc = Etc::new();
+    etc.write("pools.d/a.toml", "pool = '/mnt/a.pool'\nmounts = ['/nonexistent', '/proc']\n");
+    let output = etc.output(&["config", "check"]);
+    assert!(output.ok().stdout.contains("a.toml: /nonexistent is not mounted now"), "{}", output.told());
+    assert!(
+        !output.stdout.contains("/proc") && output.stdout.contains("nothing is wrong"),
+        "{}",
+        output.told()
+    );
 }
 
 #[test]

@@ -42,6 +42,7 @@ mod unmounts;
 mod via;
 mod watches;
 
+pub use patterns::wrong_with_pattern;
 pub use serve::serve;
 
 /// Why a keeper stopped before its time.

@@ -23,6 +23,21 @@ impl Patterns {
     }
 }
 
+/// Why a pattern is of no use, if it is not: it is none, or it begins with what no absolute path
+/// begins with.
+pub fn wrong_with_pattern(pattern: &str) -> Option<String> {
+    if let Err(error) = Glob::new(pattern) {
+        return Some(error.kind().to_string());
+    }
+    match pattern.chars().next() {
+        None => Some("no path is empty: leave it out".to_owned()),
+        Some('/' | '*' | '?' | '[' | '{' | '\\') => None,
+        Some(_) => Some(
+            "it is compared with absolute paths, and would match none: let it begin with / or **/".to_owned(),
+        ),
+    }
+}
+
 fn build(patterns: &[String]) -> Result<GlobSet, globset::Error> {
     let mut set = GlobSetBuilder::new();
     for pattern in patterns {

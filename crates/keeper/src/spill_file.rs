@@ -45,7 +45,7 @@ pub(crate) fn prepare(nvm: &impl Nvm, superblock: &Superblock, wanted: &Wanted<'
     let layout = &superblock.layout;
     let frames = Frames { nvm, layout };
     let size_bytes = match wanted.size_bytes {
-        0 => (u64::from(layout.segment_count) * layout.segment_bytes * SIZE_FACTOR).max(SIZE_BYTES_MIN),
+        0 => (layout.log_bytes() * SIZE_FACTOR).max(SIZE_BYTES_MIN),
         bytes => bytes,
     };
     let frame_count = (size_bytes / layout.segment_bytes).min(layout.frame_count.into()) as u32;
@@ -59,6 +59,14 @@ pub(crate) fn prepare(nvm: &impl Nvm, superblock: &Superblock, wanted: &Wanted<'
     if size_bytes < least_bytes {
         let why =
             format!("with this pool it has at least {least_bytes} bytes, and {size_bytes} were asked for");
+        return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, why)));
+    }
+    let most_bytes = layout.spill_bytes_max();
+    if wanted.size_bytes > most_bytes {
+        let why = format!(
+            "this pool can account for at most {most_bytes} bytes of it, and {size_bytes} were asked for: lower \
+             --spill-size, or make the pool larger"
+        );
         return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, why)));
     }
     let had = frames.home();

@@ -1,5 +1,5 @@
-//! Keepers, as people and monitoring see them: states, files, metrics, a keeper at work; and how
-//! sizes, names and reports are written.
+//! Keepers, as people and monitoring see them: states, files, metrics, a keeper at work, the
+//! verdict on a run; and how sizes, names and reports are written.
 //!
 //! It asks and tells. Must change no pool, and know no command line, no configuration and no user.
 
@@ -10,4 +10,5 @@ pub mod report;
 pub mod sizes;
 pub mod status;
 pub mod top;
+pub mod verdict;
 pub mod words;

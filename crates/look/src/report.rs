@@ -6,7 +6,7 @@ use std::io::{ErrorKind, Write as _};
 
 use anyhow::Context;
 use holdfast_keeper::status::Summary;
-use holdfast_recovery::{FileReport, Report};
+use holdfast_recovery::{FileOutcome, FileReport, Report};
 use serde::Serialize;
 
 use crate::sizes::{human_bytes, human_count, human_ns};
@@ -114,28 +114,40 @@ pub fn counters(summary: &Summary) -> String {
         let _ = writeln!(text, "  not absorbed: what {} writes: {}", shown(&unseen.program), unseen.reason);
     }
     if let Some(report) = &summary.recovered {
-        text += &recovery(report);
+        text += &recovery(report, Made::Done);
     }
     text
 }
 
+/// Whether a recovery was made, or only looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Made {
+    /// It was made.
+    Done,
+    /// It would do this: nothing was changed.
+    Would,
+}
+
 /// The lines of a recovery: one in sum, one per file, one per damaged record.
-pub fn recovery(report: &Report) -> String {
+pub fn recovery(report: &Report, made: Made) -> String {
     let mut text = if report.clean {
         "  nothing to recover: the pool was closed cleanly\n".to_string()
     } else {
         format!(
-            "  found {} records ({}) of {} files in {} of log; scanned in {}, applied in {}\n",
+            "  found {} records ({}) of {} files in {} of log; scanned in {}{}\n",
             human_count(report.records),
             human_bytes(report.bytes),
-            report.files.len(),
+            report.files.iter().filter(|file| !is_unknown(file)).count(),
             human_bytes(report.scanned_bytes),
             human_ns(report.scan_ns),
-            human_ns(report.apply_ns),
+            match made {
+                Made::Done => format!(", applied in {}", human_ns(report.apply_ns)),
+                Made::Would => String::new(),
+            },
         )
     };
     for file in &report.files {
-        text += &recovered_file(file);
+        text += &recovered_file(file, made);
     }
     for record in &report.damaged {
         let _ = writeln!(text, "  damaged record: {}", shown(record));
@@ -146,15 +158,30 @@ pub fn recovery(report: &Report) -> String {
     text
 }
 
-fn recovered_file(file: &FileReport) -> String {
+fn recovered_file(file: &FileReport, made: Made) -> String {
+    let is_deed = matches!(
+        file.outcome,
+        FileOutcome::Replayed
+            | FileOutcome::Synced
+            | FileOutcome::Rebuilt
+            | FileOutcome::Unlinked
+            | FileOutcome::Discarded
+    );
+    let would = if made == Made::Would && is_deed { "would be " } else { "" };
     let reason = if file.reason.is_empty() { String::new() } else { format!(": {}", shown(&file.reason)) };
     let (records, bytes) = (human_count(file.records), human_bytes(file.bytes));
-    format!("  {}: {} ({records} records, {bytes}){reason}\n", file.outcome, shown(&file.path))
+    format!("  {would}{}: {} ({records} records, {bytes}){reason}\n", file.outcome, shown(&file.path))
 }
 
-/// Whether somebody has to look at the outcome: a file that was not brought back, or damage.
+/// Whether somebody has to look at the outcome: a file that was not brought back, or damage, or a
+/// name that means no file.
 pub fn needs_attention(report: &Report) -> bool {
-    !report.damaged.is_empty() || report.files.iter().any(is_unresolved)
+    !report.damaged.is_empty() || report.files.iter().any(|file| is_unresolved(file) || is_unknown(file))
+}
+
+/// Whether somebody named it and the pool knows nothing of it.
+pub fn is_unknown(file: &FileReport) -> bool {
+    file.outcome == FileOutcome::Unknown
 }
 
 /// Whether a file's records are still waiting for a decision.
@@ -164,8 +191,6 @@ pub fn is_unresolved(file: &FileReport) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use holdfast_recovery::FileOutcome;
-
     use super::*;
 
     fn file(outcome: FileOutcome) -> FileReport {
@@ -184,12 +209,17 @@ mod tests {
     fn a_report_names_files_and_damage() {
         let mut report = Report { files: vec![file(FileOutcome::Replayed)], ..Report::default() };
         assert!(!needs_attention(&report));
-        assert!(recovery(&report).contains("replayed: /srv/app.db (3 records, 12.0 KiB)"));
+        assert!(recovery(&report, Made::Done).contains("  replayed: /srv/app.db (3 records, 12.0 KiB)"));
+        assert!(recovery(&report, Made::Would).contains("  would be replayed: /srv/app.db (3 "));
         report.damaged.push("segment 3, offset 128: checksum".to_string());
         assert!(needs_attention(&report));
-        assert!(recovery(&report).contains("damaged record: segment 3"));
+        assert!(recovery(&report, Made::Done).contains("damaged record: segment 3"));
         let aside = Report { files: vec![file(FileOutcome::SetAside)], ..Report::default() };
         assert!(needs_attention(&aside));
+        let misnamed = Report { files: vec![file(FileOutcome::Unknown)], ..Report::default() };
+        assert!(needs_attention(&misnamed));
+        assert!(recovery(&misnamed, Made::Would).contains(" of 0 files in "));
+        assert!(recovery(&misnamed, Made::Would).contains("  unknown: /srv/app.db"));
     }
 
     #[test]

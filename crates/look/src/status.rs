@@ -10,7 +10,7 @@ use holdfast_recovery::{RecoverOptions, Report};
 use serde::Serialize;
 
 use crate::keepers::connect;
-use crate::report;
+use crate::report::{self, Made};
 use crate::sizes::{human_bytes, human_count, human_ns};
 use crate::words::{name_of, quoted, shown, shown_lines};
 
@@ -97,7 +97,7 @@ fn in_words(answer: &Answer) -> String {
     let Some(status) = &answer.status else {
         let left = answer.unrecovered.clone().unwrap_or_default();
         let next = what_is_next(&left, &answer.pool);
-        return format!("pool {pool}: no keeper runs\n{}{next}", report::recovery(&left));
+        return format!("pool {pool}: no keeper runs\n{}{next}", report::recovery(&left, Made::Would));
     };
     let in_words = |process: &Process| format!("{} ({})", process.pid, process.front_end);
     let clients: Vec<String> = status.processes.iter().map(in_words).collect();

@@ -90,6 +90,16 @@ impl Layout {
         self
     }
 
+    /// Bytes of all segments together.
+    pub fn log_bytes(&self) -> u64 {
+        u64::from(self.segment_count) * self.segment_bytes
+    }
+
+    /// Bytes of all frames that a spill file of this pool can have.
+    pub fn spill_bytes_max(&self) -> u64 {
+        u64::from(self.frame_count) * self.segment_bytes
+    }
+
     /// The first byte of a zone.
     pub fn offset(&self, zone: Zone) -> u64 {
         match zone {

@@ -270,8 +270,7 @@ fn is_served(path: &Path, file: &File) -> bool {
     let Ok((mapping, _)) = Mapping::open_fd(file.as_fd(), path, OpenMode::ReadOnly) else { return false };
     holdfast_pool::owner(&mapping).1.is_some_and(|told| {
         // Who lets nobody in, as one that is stopped, serves it all the same.
-        let connected = holdfast_socket::connect_unless(&holdfast_socket::told_path(told), || true);
-        connected.map_or_else(|error| error.kind() == io::ErrorKind::WouldBlock, |_| true)
+        holdfast_socket::is_bound(&holdfast_socket::told_path(told)).unwrap_or(false)
     })
 }
 
@@ -326,7 +325,7 @@ fn superblock(path: &Path, mapping: &Mapping) -> Result<Superblock, PoolError> {
                     "both its superblocks read as zeros: if there ever was a pool here, keep it as it is, and restore it \
                      from a backup; if there was none, name a pool"
                 }
-                Remains::Other => "name a pool, or make one here with `holdfast format`",
+                Remains::Other => "name a pool",
             },
             FormatError::Version { .. } => {
                 "look at it, or at the keeper that serves it, with the version of Holdfast that made it; to go on with \

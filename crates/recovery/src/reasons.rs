@@ -3,27 +3,39 @@
 use holdfast_pool::{MARK_LOST, MARK_REMOVED, MARK_UNWATCHED};
 
 use super::file::SlotFile;
-use super::judge::Witness;
+use super::judge::{Changed, Witness};
 use super::locate::Location;
-use super::plan::{Aside, Outcome};
+use super::plan::{Aside, Facts, Outcome};
 
-/// Why this becomes of a file, in words.
+/// Why this becomes of a file, in words; or would, where somebody only looks.
 pub(super) fn reason<F>(
     outcome: Outcome,
-    witness: Witness,
+    facts: &Facts,
     location: &Location<F>,
     file: &SlotFile,
+    is_dry_run: bool,
 ) -> String {
+    let (was, were) = if is_dry_run { ("would be", "would be") } else { ("was", "were") };
+    let witness = facts.witness;
     match outcome {
-        Outcome::Sync => "the page cache had all of it; it was synced".into(),
-        Outcome::Replay => "its records were written into it".into(),
+        // What somebody cut away is not what the page cache had.
+        Outcome::Sync if facts.changed == Changed::Yes => {
+            format!("somebody else changed it since, and it stays as they left it; it {was} synced")
+        }
+        Outcome::Sync => format!("the page cache had all of it; it {was} synced"),
+        Outcome::Replay => format!("its records {were} written into it"),
         Outcome::ReplayInto => {
-            "forced: its records were written into the file that stands at its path".into()
+            format!("forced: its records {were} written into the file that stands at its path")
         }
         Outcome::Rebuild if location.empty.is_none() => {
-            "the crash took it and its directory; both were made anew (the directory with mode 0700)".into()
+            format!(
+                "the crash took it and its directory; both {were} made anew (the directory with mode 0700)"
+            )
         }
-        Outcome::Rebuild => "the crash took it; built anew from its records".into(),
+        Outcome::Rebuild => format!("the crash took it; it {was} built anew from its records"),
+        Outcome::FinishRebuild if is_dry_run => {
+            "an earlier recovery had built it; it would get its name".into()
+        }
         Outcome::FinishRebuild => "an earlier recovery had built it; it has its name now".into(),
         Outcome::UnlinkAgain => "the program had removed it and the crash brought it back".into(),
         Outcome::Gone if file.marks & MARK_REMOVED != 0 => "a process outside of Holdfast removed it".into(),
@@ -31,7 +43,9 @@ pub(super) fn reason<F>(
             "it was removed, and the directory that it was in as well".into()
         }
         Outcome::Gone if witness == Witness::Running && !file.is_void() => {
-            "it was removed or moved out of sight since the keeper died; what the page cache has of it was synced".into()
+            format!(
+                "it was removed or moved out of sight since the keeper died; what the page cache has of it {was} synced"
+            )
         }
         Outcome::Gone => "the program removed it".into(),
         Outcome::LeaveFile => {

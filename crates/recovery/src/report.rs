@@ -44,12 +44,14 @@ pub enum FileOutcome {
     SetAside,
     /// The next recovery tries again.
     PutOff,
+    /// A person named it, and the pool knows nothing of it.
+    Unknown,
 }
 
-const _: () = assert!(FileOutcome::ALL.len() == FileOutcome::PutOff as usize + 1);
+const _: () = assert!(FileOutcome::ALL.len() == FileOutcome::Unknown as usize + 1);
 
 impl FileOutcome {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Replayed,
         Self::Synced,
         Self::Rebuilt,
@@ -58,6 +60,7 @@ impl FileOutcome {
         Self::Discarded,
         Self::SetAside,
         Self::PutOff,
+        Self::Unknown,
     ];
 
     /// How it is called.
@@ -71,6 +74,7 @@ impl FileOutcome {
             Self::Discarded => "discarded",
             Self::SetAside => "set aside",
             Self::PutOff => "put off",
+            Self::Unknown => "unknown",
         }
     }
 

@@ -140,8 +140,8 @@ impl Plan {
                 self.report.files.push(FileReport {
                     path: wanted.display().to_string(),
                     named: wanted.display().to_string(),
-                    outcome: FileOutcome::AlreadyOnDisk,
-                    reason: "the pool holds nothing of it".into(),
+                    outcome: FileOutcome::Unknown,
+                    reason: "the pool holds nothing of a file that is called so, and nothing was done".into(),
                     records: 0,
                     bytes: 0,
                     can_be_forced: false,
@@ -157,6 +157,13 @@ impl Plan {
         which: impl Fn(&Planned) -> bool,
     ) -> Result<(), PoolError> {
         let Some(directory) = &options.export else { return Ok(()) };
+        // A place that cannot take anything is told although there may be nothing to put there: who
+        // named it must not believe that it holds all.
+        std::fs::create_dir_all(directory).map_err(|error| PoolError::Export {
+            file: "what is set aside".to_owned(),
+            directory: directory.clone(),
+            error,
+        })?;
         for planned in self.files.iter().filter(|planned| planned.facts.live && which(planned)) {
             export(source, directory, &planned.file, self.live.of(planned.file.slot), &planned.reason)
                 .map_err(|error| PoolError::Export {

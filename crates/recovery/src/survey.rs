@@ -226,7 +226,7 @@ fn plan_one(
         (None, Some(same)) if same.is_reachable => String::from_utf8_lossy(&same.path).into_owned(),
         (None, _) => file.shown(),
     };
-    let reason = reason(outcome, witness, &location, &file);
+    let reason = reason(outcome, &facts, &location, &file, options.dry_run);
     let named = file.number();
     let (target, stands) = (target.unwrap_or_default(), location.same.map(|same| same.path));
     Planned { file, facts, outcome, target, stands, reason, shown, named }

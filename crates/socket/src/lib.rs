@@ -152,9 +152,24 @@ fn make_directory() -> io::Result<PathBuf> {
     Ok(made.keep())
 }
 
+/// Whether a process has a socket bound at `path`, whether it lets anybody in or not. A keeper that
+/// is stopped would have a connection wait, and each would take a place among those who wait to be
+/// let in. So a socket of another type asks: the kernel refuses it as the wrong one before it looks
+/// at that queue, and says so only of a socket that somebody has.
+pub fn is_bound(path: &Path) -> io::Result<bool> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let asking = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    match rustix::net::connect(&asking, &SocketAddrUnix::new(path)?) {
+        Err(Errno::CONNREFUSED) => Ok(false),
+        Ok(()) | Err(Errno::PROTOTYPE | Errno::AGAIN) => Ok(true),
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// Removes sockets of keepers that were killed and whose pool nobody serves any more. A program
 /// that is told of one is refused with it and without it. Not those of a keeper that is just
-/// starting, and not too many at once.
+/// starting, and not too many at once. Must never wait for a keeper, nor be one more whom it has to
+/// let in: the pools are not ours.
 fn sweep(directory: &Path) {
     let Ok(entries) = std::fs::read_dir(directory) else { return };
     let is_old = |entry: &std::fs::DirEntry| {
@@ -163,9 +178,7 @@ fn sweep(directory: &Path) {
     };
     let named = |entry: &std::fs::DirEntry| entry.path().extension().is_some_and(|end| end == "sock");
     for entry in entries.flatten().filter(|entry| named(entry) && is_old(entry)).take(SWEPT_MAX) {
-        let refused =
-            connect(&entry.path()).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
-        if refused {
+        if is_bound(&entry.path()).is_ok_and(|is_bound| !is_bound) {
             let _ = std::fs::remove_file(entry.path());
         }
     }
@@ -228,16 +241,13 @@ pub fn send_with_descriptors(
     Ok(())
 }
 
-/// Connects to a keeper's socket, where a keeper of this user serves it.
+/// Connects to a keeper's socket, where a keeper of this user serves it. It waits for room among
+/// those who wait to be let in, up to the moment that `gives_up` says so; it is asked again and
+/// again.
 ///
 /// # Errors
 /// `WouldBlock`: as many wait already to be let in as may, so there is somebody, who lets nobody
 /// in.
-pub fn connect(socket: &Path) -> io::Result<OwnedFd> {
-    connect_unless(socket, || false)
-}
-
-/// As [`connect`], up to the moment that `gives_up` says so; it is asked again and again.
 pub fn connect_unless(socket: &Path, mut gives_up: impl FnMut() -> bool) -> io::Result<OwnedFd> {
     if let Some(directory) = socket.parent()
         && !on(Canary::KeeperBelieved)
@@ -288,4 +298,58 @@ pub fn is_short_of_descriptors(newest: BorrowedFd<'_>) -> bool {
     let kept = (most / 4).min(DESCRIPTORS_KEPT);
     // Each file will have a second one when it is first synced.
     2 * newest.as_raw_fd() as u64 > most - kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
+
+    fn bound(path: &Path) -> OwnedFd {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket =
+            rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        rustix::net::bind(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
+        socket
+    }
+
+    fn make_old(path: &Path) {
+        let long_ago = Timespec { tv_sec: 1_000_000_000, tv_nsec: 0 };
+        let times = Timestamps { last_access: long_ago, last_modification: long_ago };
+        utimensat(CWD, path, &times, AtFlags::empty()).unwrap();
+    }
+
+    /// A keeper that is stopped once had every keeper of another pool wait for 20 s at its start,
+    /// and these starts alone filled its queue.
+    #[test]
+    fn a_sweep_waits_for_nobody_and_joins_no_queue() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(format!("{name}.sock"));
+        let [full, idle, starting, gone, young] =
+            ["full", "idle", "starting", "gone", "young"].map(|name| bound(&path(name)));
+        for listener in [&full, &idle] {
+            rustix::net::listen(listener, 1).unwrap();
+        }
+        let mut waiting = Vec::new();
+        loop {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let one =
+                rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+            match rustix::net::connect(&one, &SocketAddrUnix::new(path("full")).unwrap()) {
+                Ok(()) => waiting.push(one),
+                Err(error) => break assert_eq!(error, Errno::AGAIN),
+            }
+        }
+        drop((gone, young));
+        for name in ["full", "idle", "starting", "gone"] {
+            make_old(&path(name));
+        }
+        let begun = Instant::now();
+        sweep(dir.path());
+        assert!(begun.elapsed() < ANSWER_MAX / 4, "{:?}", begun.elapsed());
+        let left = ["full", "idle", "starting", "gone", "young"].map(|name| path(name).exists());
+        assert_eq!(left, [true, true, true, false, true]);
+        assert_eq!(rustix::net::accept(&idle).unwrap_err(), Errno::AGAIN, "the sweep waits to be let in");
+        drop(starting);
+    }
 }

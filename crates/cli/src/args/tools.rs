@@ -4,6 +4,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Subcommand};
 
 use crate::sizes;
@@ -23,7 +24,7 @@ A file is set aside, not replayed, when it was changed or replaced after the cra
 be told, or when its file system is older than it was known to be. `run` starts no program until you
 have decided: --force replays the log over it, --export saves what the log holds, --discard forgets
 it. A file that was served again since it was set aside cannot be forced. Exits 1 if any file was set
-aside or put off, or if a record is damaged.
+aside or put off, if a record is damaged, or if the pool holds nothing of a FILE that was named.
 
 A file is put off when something stands in the way: its file system is full, read-only or not mounted,
 or the user may not change it. Nothing is decided by that: the next `recover` tries again.";
@@ -50,13 +51,13 @@ pub struct RecoverArgs {
     /// Replay FILE although it was changed or replaced since the crash (may be given several
     /// times); a path that several files had is not enough: '#12' names one by its number, which
     /// the report says
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = OsStringValueParser::new().try_map(file_or_number))]
     pub force: Vec<PathBuf>,
     /// Write what is set aside to this directory
     #[arg(long, value_name = "DIR")]
     pub export: Option<PathBuf>,
     /// Forget what the pool holds for FILE, or '#12' (may be given several times)
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = OsStringValueParser::new().try_map(file_or_number))]
     pub discard: Vec<PathBuf>,
     /// Replay the log even where the page cache still has every byte, so that a sync would do
     #[arg(long)]
@@ -64,6 +65,17 @@ pub struct RecoverArgs {
     /// Print the report as JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// A path, or `#12`. What only looks like a number would be looked for and never found.
+fn file_or_number(word: OsString) -> Result<PathBuf, String> {
+    let number = word.as_encoded_bytes().strip_prefix(b"#");
+    let is_number = |digits: &[u8]| !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
+    if number.is_none_or(is_number) {
+        return Ok(word.into());
+    }
+    let name = word.to_string_lossy();
+    Err(format!("after # stands a number that a report says, as '#12'; a path that begins so is './{name}'"))
 }
 
 pub const DRAIN_EXAMPLES: &str = "\

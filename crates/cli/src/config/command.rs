@@ -4,8 +4,9 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use super::{Configuration, Fault, Settings, directory, read};
+use super::{Configuration, Fault, Own, Pool, Settings, directory, read};
 use crate::args::{ConfigArgs, ConfigCommand, KeeperArgs};
+use crate::options::Wrong;
 use crate::words::{name_of, quoted};
 use crate::{locate, options, report, user};
 
@@ -19,21 +20,13 @@ pub fn run(args: &ConfigArgs) -> anyhow::Result<u8> {
 
 fn check(directory: &Path) -> anyhow::Result<u8> {
     let configuration = Configuration::load(directory);
-    let mut faults: Vec<Fault> = Vec::new();
-    for pool in &configuration.pools {
-        let args = pool.settings.clone().under(&KeeperArgs::default());
-        if let Err(error) = options::refuse_contradictions(&args) {
-            faults.push(Fault::of(&pool.file, format!("{error:#}")));
-        }
-        if let Some(name) = &pool.settings.user
-            && !user::exists(name)
-        {
-            let what = format!("there is no user {name}: make one, or name another in `user`");
-            faults.push(Fault::of(&pool.file, what));
-        }
+    let mut faults: Vec<Fault> = configuration.faults.iter().map(|(fault, _)| fault.clone()).collect();
+    // What no single key shows, and what `run` and `serve` would refuse: of what can be read of a
+    // file, whatever else is wrong with it.
+    for own in &configuration.own {
+        faults.extend(refused(&configuration, own));
     }
-    let read = configuration.faults.into_iter().map(|(fault, _)| fault);
-    let faults: Vec<Fault> = read.chain(faults).collect();
+    faults.sort_by(|one, other| (&one.file, one.line).cmp(&(&other.file, other.line)));
     for fault in &faults {
         report::say(&fault.to_string());
     }
@@ -44,8 +37,46 @@ fn check(directory: &Path) -> anyhow::Result<u8> {
     let pools = configuration.pools.len();
     let files = pools + usize::from(general);
     let (a, is) = (if files == 1 { "file" } else { "files" }, if pools == 1 { "pool" } else { "pools" });
-    report::print(format!("{}: {files} {a}, {pools} {is}, nothing is wrong\n", name_of(directory)))?;
+    let notes: String = configuration.pools.iter().flat_map(unmounted).collect();
+    report::print(format!("{notes}{}: {files} {a}, {pools} {is}, nothing is wrong\n", name_of(directory)))?;
     Ok(0)
+}
+
+/// What `run` and `serve` would refuse of a file's options, and what its pool cannot keep of them.
+fn refused(configuration: &Configuration, own: &Own) -> Vec<Fault> {
+    let settings = &own.text.settings;
+    let general = configuration.own.iter().find(|own| own.is_general).filter(|_| !own.is_general);
+    let general = general.map(|general| general.text.settings.clone()).unwrap_or_default();
+    // Half of a contradiction may be what could not be read.
+    let is_whole =
+        own.text.faults.is_empty() && !configuration.own.iter().any(|own| own.is_general && own.text.is_torn);
+    let wrong_with = if is_whole { options::wrong_with } else { options::wrong_alone };
+    let asked = |settings: Settings| settings.under(&KeeperArgs::default());
+    let args = asked(settings.clone().over(&general));
+    // What is the general file's fault is told of that one alone.
+    let known = wrong_with(&asked(general));
+    let mut wrong = wrong_with(&args);
+    wrong.retain(|wrong| !known.contains(wrong));
+    wrong.extend(args.pool.iter().flat_map(|pool| options::too_much_for(pool, &args)));
+    if let Some(name) = settings.user.as_ref().filter(|name| !own.is_general && !user::exists(name)) {
+        let what = format!("there is no user {name}: make one, or name another in `user`");
+        wrong.push(Wrong { key: "user", what });
+    }
+    wrong.into_iter().map(|wrong| own.text.fault_of(&own.file, wrong.key, wrong.what)).collect()
+}
+
+/// A mount may come later: that it is not there is no fault of the file.
+fn unmounted(pool: &Pool) -> Vec<String> {
+    let Ok(mounted) = locate::mounted() else { return Vec::new() };
+    let missing = pool.settings.mounts.iter().filter(|mount| !mounted.contains(mount));
+    let told = missing.map(|mount| {
+        format!(
+            "note: {}: {} is not mounted now, and without it `holdfast recover --all` leaves the pool for later\n",
+            name_of(&pool.file),
+            name_of(mount)
+        )
+    });
+    told.collect()
 }
 
 /// What is asked of the keeper of a pool, each line with the file that says it.
@@ -54,7 +85,7 @@ fn show(directory: &Path, pool: Option<&Path>) -> anyhow::Result<u8> {
     let pool = pool.map(locate::absolute).transpose()?;
     configuration.refuse_faults(pool.as_deref())?;
     let mut text = String::new();
-    let meant = |known: &&super::Pool| pool.as_ref().is_none_or(|pool| *pool == known.pool);
+    let meant = |known: &&Pool| pool.as_ref().is_none_or(|pool| *pool == known.pool);
     let general = configuration.general.as_ref().map(|(file, _)| file.clone());
     let mut sources: Vec<(String, Vec<PathBuf>)> = configuration
         .pools

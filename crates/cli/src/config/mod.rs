@@ -16,7 +16,7 @@ use crate::args::KeeperArgs;
 use crate::{locate, user};
 
 pub use command::run;
-pub use settings::{Fault, Settings};
+pub use settings::{Fault, Settings, Text};
 
 /// Names the directory of the configuration, where it is not the usual one.
 const DIRECTORY_VARIABLE: &str = "HOLDFAST_CONFIG_DIR";
@@ -40,6 +40,14 @@ pub struct Pool {
     pub settings: Settings,
 }
 
+/// A file as it stands for itself, whatever is wrong with it.
+#[derive(Debug)]
+struct Own {
+    file: PathBuf,
+    text: Text,
+    is_general: bool,
+}
+
 /// All files together.
 #[derive(Debug, Default)]
 pub struct Configuration {
@@ -49,6 +57,8 @@ pub struct Configuration {
     pub pools: Vec<Pool>,
     /// What is wrong, and which pool it is about as far as that can be told.
     pub faults: Vec<(Fault, Option<PathBuf>)>,
+    /// Every file that could be read, the general one first.
+    own: Vec<Own>,
 }
 
 /// Where the configuration is.
@@ -91,10 +101,10 @@ impl Configuration {
         let general = directory.join(GENERAL);
         match read(&general) {
             Ok(None) => {}
-            Ok(Some(text)) => match Settings::read(&general, &text) {
-                Ok(settings) => all.take_general(general, settings),
-                Err(fault) => all.faults.push((fault, None)),
-            },
+            Ok(Some(text)) => {
+                let text = Text::read(&general, &text);
+                all.take_general(general, text);
+            }
             Err(fault) => all.faults.push((fault, None)),
         }
         match files(&directory.join(POOLS)) {
@@ -104,39 +114,55 @@ impl Configuration {
         all
     }
 
-    fn take_general(&mut self, file: PathBuf, settings: Settings) {
-        if settings.user.is_some() || !settings.mounts.is_empty() {
-            let what = "`user` and `mounts` are a pool's: move them to its file in pools.d";
-            self.faults.push((Fault::of(&file, what), None));
+    fn take_general(&mut self, file: PathBuf, text: Text) {
+        let what = "is a pool's: move it to the file of a pool in pools.d";
+        for (key, is_said) in
+            [("user", text.settings.user.is_some()), ("mounts", !text.settings.mounts.is_empty())]
+        {
+            if is_said {
+                self.faults.push((text.fault_of(&file, key, format!("`{key}` {what}")), None));
+            }
         }
-        self.general = Some((file, settings));
+        self.faults.extend(text.faults.iter().map(|fault| (fault.clone(), None)));
+        if text.faults.is_empty() {
+            self.general = Some((file.clone(), text.settings.clone()));
+        }
+        self.own.push(Own { file, text, is_general: true });
     }
 
     fn take_pool(&mut self, file: PathBuf) {
-        let text = match read(&file) {
-            Ok(Some(text)) => text,
+        match read(&file) {
+            Ok(Some(text)) => {
+                let text = Text::read(&file, &text);
+                self.take_pool_of(&file, &text);
+                self.own.push(Own { file, text, is_general: false });
+            }
             // It has just gone.
-            Ok(None) => return,
-            Err(fault) => return self.faults.push((fault, None)),
-        };
-        let settings = match Settings::read(&file, &text) {
-            Ok(settings) => settings,
-            Err(fault) => return self.faults.push((fault, pool_of(&text))),
-        };
+            Ok(None) => {}
+            Err(fault) => self.faults.push((fault, None)),
+        }
+    }
+
+    fn take_pool_of(&mut self, file: &Path, text: &Text) {
+        let settings = text.settings.clone();
+        if !text.faults.is_empty() {
+            let about = settings.pool.filter(|_| !text.is_torn);
+            return self.faults.extend(text.faults.iter().map(|fault| (fault.clone(), about.clone())));
+        }
         let Some(pool) = settings.pool.clone() else {
             let what = "it names no pool: add pool = \"/PATH\"";
-            return self.faults.push((Fault::of(&file, what), None));
+            return self.faults.push((Fault::of(file, what), None));
         };
         if let Some(other) = self.pools.iter().find(|other| other.pool == pool) {
             let what = format!("{} is about the same pool: keep one of them", other.file.display());
-            return self.faults.push((Fault::of(&file, what), Some(pool)));
+            return self.faults.push((text.fault_of(file, "pool", what), Some(pool)));
         }
         // The pool that is meant where none is named is not every pool's.
         let settings = match &self.general {
             Some((_, general)) => settings.over(general),
             None => settings,
         };
-        self.pools.push(Pool { file, pool, settings });
+        self.pools.push(Pool { file: file.to_owned(), pool, settings });
     }
 
     /// The pool of a user, who is this one unless another is named; else the one of everybody.
@@ -173,12 +199,6 @@ impl Configuration {
             None => Ok(()),
         }
     }
-}
-
-/// The pool that a file is about, whatever else is wrong with it.
-fn pool_of(text: &str) -> Option<PathBuf> {
-    let table: toml::Table = toml::from_str(text).ok()?;
-    table.get("pool")?.as_str().map(PathBuf::from).filter(|pool| pool.is_absolute())
 }
 
 /// The files of a directory that end in `.toml`, by name. There need not be such a directory.

@@ -1,10 +1,14 @@
 //! One file of the configuration as data: the keys are the names of the command line's options.
 //! What is wrong is told with its line. It opens nothing and asks the system for nothing.
 
+use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use serde::de::{Deserialize, Deserializer, Error, Unexpected, Visitor};
+use toml::Spanned;
+use toml::de::DeTable;
 
 use crate::args::{Behind, Durability, Fence, KeeperArgs};
 use crate::sizes;
@@ -49,7 +53,7 @@ pub struct Settings {
 }
 
 /// What is wrong with a file, and where.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Fault {
     /// The file.
     pub file: PathBuf,
@@ -78,16 +82,81 @@ impl fmt::Display for Fault {
 
 impl std::error::Error for Fault {}
 
-impl Settings {
-    /// Reads the text of a file.
-    pub fn read(file: &Path, text: &str) -> Result<Self, Fault> {
-        toml::from_str(text).map_err(|error: toml::de::Error| {
-            let at = error.span().map(|span| span.start.min(text.len()));
-            let line = at.map(|at| text.as_bytes()[..at].iter().filter(|byte| **byte == b'\n').count() + 1);
+/// So many lines that are no TOML are told of one file: more say nothing new.
+const TORN_MAX: usize = 20;
+
+/// A file as it was read.
+#[derive(Debug, Default)]
+pub struct Text {
+    /// What it says, without the keys that are wrong.
+    pub settings: Settings,
+    /// All that is wrong with it, by line.
+    pub faults: Vec<Fault>,
+    /// Whether it is no TOML: then nobody can be sure what it is about.
+    pub is_torn: bool,
+    /// The lines of its keys.
+    lines: BTreeMap<String, usize>,
+}
+
+impl Text {
+    /// Reads the text of a file: each key for itself, so that one that is wrong hides no other one.
+    pub fn read(file: &Path, text: &str) -> Self {
+        let fault = |error: &toml::de::Error, line| {
             // A message of several lines would look like several faults.
             let what = error.message().trim_end().replace('\n', "; ");
-            Fault { file: file.to_owned(), line, what }
-        })
+            Fault { file: file.to_owned(), line: line_at(text, error.span()).or(line), what }
+        };
+        let mut read = Self::default();
+        let mut whole = text.to_owned();
+        // A reader of TOML makes little of what follows a line that is none: it is read without it.
+        while let Err(error) = DeTable::parse(&whole) {
+            read.is_torn = true;
+            read.faults.push(fault(&error, None));
+            let is_out = line_at(text, error.span()).is_some_and(|line| blank(&mut whole, line));
+            if !is_out || read.faults.len() == TORN_MAX {
+                break;
+            }
+        }
+        for (key, value) in DeTable::parse_recoverable(&whole).0.into_inner() {
+            let line = line_at(text, Some(key.span()));
+            read.lines.extend(line.map(|line| (key.get_ref().to_string(), line)));
+            let alone = DeTable::from_iter([(key, value)]);
+            let alone = toml::Deserializer::from(Spanned::new(0..text.len(), alone));
+            match Settings::deserialize(alone) {
+                Ok(settings) => read.settings = settings.over(&read.settings),
+                Err(error) => read.faults.push(fault(&error, line)),
+            }
+        }
+        read.faults.sort_by_key(|fault| fault.line);
+        read
+    }
+
+    /// What is wrong with the value of a key, which may stand in another file.
+    pub fn fault_of(&self, file: &Path, key: &str, what: String) -> Fault {
+        Fault { file: file.to_owned(), line: self.lines.get(key).copied(), what }
+    }
+}
+
+/// The line that something is in, from 1 on.
+fn line_at(text: &str, span: Option<Range<usize>>) -> Option<usize> {
+    let at = span?.start.min(text.len());
+    Some(text.as_bytes()[..at].iter().filter(|byte| **byte == b'\n').count() + 1)
+}
+
+/// Takes the text of a line away, and leaves all others where they are. Whether there was any.
+fn blank(text: &mut String, line: usize) -> bool {
+    let Some(found) = text.split('\n').nth(line - 1) else { return false };
+    let from = found.as_ptr() as usize - text.as_ptr() as usize;
+    let (bytes, had_any) = (found.len(), !found.trim().is_empty());
+    text.replace_range(from..from + bytes, &" ".repeat(bytes));
+    had_any
+}
+
+impl Settings {
+    /// Reads the text of a file, of which nothing counts if anything is wrong with it.
+    pub fn read(file: &Path, text: &str) -> Result<Self, Fault> {
+        let read = Text::read(file, text);
+        read.faults.into_iter().next().map_or(Ok(read.settings), Err)
     }
 
     /// These, and what they do not say as `base` says it.
@@ -232,6 +301,21 @@ mod tests {
             let told = read(text).expect_err(text);
             assert!(told.contains(says) && !told.contains('\n'), "{text}: {told}");
         }
+    }
+
+    #[test]
+    fn one_key_that_is_wrong_hides_no_other() {
+        let text = "pool = '/x'\nbogus = 1\nsize = '4Q'\nuser = 5\nage-max = '1d'\nbatch-max\nbatch-min = '1M'\n\
+                    bogus = 2\nspill = [\n'/a']\n[include]\nx = 1\n";
+        let read = Text::read(Path::new("a.toml"), text);
+        let told: Vec<String> = read.faults.iter().map(ToString::to_string).collect();
+        let lines: Vec<Option<usize>> = read.faults.iter().map(|fault| fault.line).collect();
+        assert_eq!(lines, [2, 3, 4, 5, 6, 8, 9, 11].map(Some), "{told:#?}");
+        assert!(told[3].contains("unknown unit \"d\""), "{told:#?}");
+        assert_eq!(read.settings.pool, Some(PathBuf::from("/x")));
+        assert_eq!((read.settings.batch_min, read.settings.batch_max), (Some(1 << 20), None));
+        assert_eq!(read.fault_of(Path::new("b"), "batch-min", "x".to_owned()).to_string(), "b:7: x");
+        assert_eq!(read.fault_of(Path::new("b"), "mounts", "x".to_owned()).to_string(), "b: x");
     }
 
     #[test]

@@ -126,7 +126,11 @@ fn exit_status(name: &str) -> &'static [(&'static str, &'static str)] {
         ],
         "holdfast-recover" => &[
             ("0", "Everything that was acknowledged is in the files."),
-            ("1", "Something was set aside, put off or is damaged, or the pool cannot be used."),
+            (
+                "1",
+                "Something was set aside, put off or is damaged, the pool holds nothing of a file that was named, or it \
+                 cannot be used.",
+            ),
             ("2", "The command line is wrong."),
         ],
         "holdfast-doctor" => &[

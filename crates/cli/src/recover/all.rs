@@ -1,9 +1,6 @@
 //! `recover --all`: every pool of the configuration, one after the other, each by a process of its
 //! own that is its owner. One that cannot be recovered now keeps no other from it.
 
-use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt;
-use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::Context;
@@ -36,7 +33,7 @@ pub fn run(args: &RecoverArgs) -> anyhow::Result<u8> {
 }
 
 fn recovered(pool: &Pool, args: &RecoverArgs) -> anyhow::Result<bool> {
-    let mounted = mounted().context("cannot see what is mounted (is /proc mounted?)")?;
+    let mounted = locate::mounted().context("cannot see what is mounted (is /proc mounted?)")?;
     let mut mounts = pool.settings.mounts.iter().filter(|_| !args.waiting);
     let missing = mounts.find(|mount| !mounted.contains(mount));
     if let Some(missing) = missing {
@@ -56,43 +53,4 @@ fn recovered(pool: &Pool, args: &RecoverArgs) -> anyhow::Result<bool> {
         command.args(is_given.then_some(flag));
     }
     Ok(command.status().context("cannot start it")?.success())
-}
-
-/// All mount points.
-fn mounted() -> std::io::Result<Vec<PathBuf>> {
-    let table = std::fs::read("/proc/self/mountinfo")?;
-    let points =
-        table.split(|byte| *byte == b'\n').filter_map(|line| line.split(|byte| *byte == b' ').nth(4));
-    Ok(points.map(unescaped).collect())
-}
-
-/// A path as the kernel writes it: blanks, line feeds and backslashes by their numbers.
-fn unescaped(mut word: &[u8]) -> PathBuf {
-    let mut path = Vec::with_capacity(word.len());
-    while let Some((byte, rest)) = word.split_first() {
-        let digits = rest.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
-        match digits.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
-            Some(number) if *byte == b'\\' => {
-                path.push(number);
-                word = &rest[3..];
-            }
-            _ => {
-                path.push(*byte);
-                word = rest;
-            }
-        }
-    }
-    Path::new(&OsString::from_vec(path)).to_owned()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn mount_points_are_read_as_the_kernel_writes_them() {
-        assert_eq!(unescaped(b"/a\\040b\\134c"), Path::new("/a b\\c"));
-        assert_eq!(unescaped(b"/a\\04"), Path::new("/a\\04"));
-        assert!(mounted().expect("readable").contains(&PathBuf::from("/proc")));
-    }
 }

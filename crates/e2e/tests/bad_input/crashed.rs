@@ -107,11 +107,31 @@ fn unchanged_file_is_recovered() {
     dry.ok();
     assert!(std::fs::read(&pool.path).expect("pool") == before, "a dry run changed the pool");
     assert!(report::number(&report::parse(&dry.stdout), "records") >= 4, "{}", dry.told());
+    // What is only looked at is not said to have been done.
+    for look in [pool.command("status"), pool.command("recover").arg("--dry-run")] {
+        let told = look.ok().stdout;
+        assert!(told.contains("would be synced: ") && told.contains("it would be synced"), "{told}");
+        assert!(!told.contains("was synced") && !told.contains("applied"), "{told}");
+    }
     let recovered = pool.recover(&[]);
     assert!(report::number(&report::parse(&recovered.ok().stdout), "records") >= 4, "{}", recovered.told());
     assert!(content(&file) == absorbed_content());
     let again = pool.recover(&[]);
     assert_eq!(report::number(&report::parse(&again.ok().stdout), "records"), 0, "{}", again.told());
+}
+
+/// What somebody cut away after the keeper's death is not what the page cache had.
+#[test]
+fn what_somebody_cut_away_is_told_as_theirs() {
+    let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
+    let file = crashed(&disk, &pool);
+    // Times on a disk may be as coarse as a tick.
+    std::thread::sleep(Duration::from_millis(40));
+    std::fs::OpenOptions::new().write(true).open(&file).expect("file").set_len(100).expect("cut");
+    let told = pool.command("recover").ok().stdout;
+    assert!(told.contains("somebody else changed it since, and it stays as they left it"), "{told}");
+    assert!(!told.contains("had all of it"), "{told}");
+    assert_eq!(content(&file).len(), 100);
 }
 
 #[test]
@@ -154,6 +174,37 @@ fn changed_file_is_set_aside_and_forced() {
     forced.ok();
     assert!(content(&file) == absorbed_content(), "--force did not replay\n{}", forced.told());
     pool.command("recover").ok();
+}
+
+/// A slip in a name looked like success, and what it was meant for stayed as it was.
+#[test]
+fn names_that_mean_nothing_are_told() {
+    let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
+    let file = crashed(&disk, &pool);
+    let recover = |words: &[&str]| pool.command("recover").args(words).output();
+    for option in ["--force", "--discard"] {
+        for slip in ["#", "#abc", "#1x", "#-1"] {
+            recover(&["--dry-run", option, slip]).expect(&[2]).says(&[slip, "'#12'"], &[]);
+        }
+        for wrong in ["/wrong", "#4711"] {
+            let told = recover(&["--dry-run", option, wrong]);
+            told.expect(&[1]).says(&[&format!("holds nothing of {wrong}")], &[]);
+            assert!(told.stdout.contains(&format!("unknown: {wrong}")), "{}", told.told());
+            assert!(told.stdout.contains(" of 1 files in "), "{}", told.told());
+        }
+        recover(&["--dry-run", option, text(&file)]).ok();
+    }
+    for place in ["/proc/none/x", text(&file)] {
+        recover(&["--export", place]).expect(&[1]).says(&["cannot be exported", place], &[]);
+    }
+    let mixed = recover(&["--json", "--force", text(&file), "--force", "/wrong"]);
+    let files = report::parse(&mixed.expect(&[1]).stdout)["files"].clone();
+    let outcomes: Vec<_> = files.as_array().expect("rows").iter().map(|row| row["outcome"].clone()).collect();
+    assert!(outcomes.len() == 2 && outcomes[0] != "unknown" && outcomes[1] == "unknown", "{outcomes:?}");
+    // A pool that was closed cleanly knows nothing, either.
+    pool.command("recover").ok();
+    recover(&["--force", "/wrong"]).expect(&[1]).says(&["holds nothing of /wrong"], &[]);
+    recover(&["--export", text(&file)]).expect(&[1]).says(&["cannot be exported"], &[]);
 }
 
 #[test]

@@ -60,20 +60,25 @@ fn what_is_no_pool_is_named_as_what_it_is() {
     let at = |name: &str| dir.path().join(name);
     std::fs::write(at("ordinary"), "some text").expect("file");
     std::fs::write(at("empty"), "").expect("file");
+    std::fs::write(at("zeros"), vec![0; 32 << 20]).expect("file");
     let _listener = std::os::unix::net::UnixListener::bind(at("socket")).expect("socket");
     Cmd::new("mkfifo").arg(at("fifo")).ok();
     std::fs::create_dir(at("directory")).expect("directory");
     let instead = [
         ("ordinary", "does not begin as a pool does"),
         ("empty", "an empty file"),
+        ("zeros", "a file of zeros"),
         ("socket", "a socket"),
         ("fifo", "a FIFO"),
         ("directory", "a directory"),
     ];
     for (name, what) in instead {
-        for command in ["status", "files", "drain", "metrics", "recover"] {
+        for command in ["status", "files", "drain", "metrics", "recover", "remove", "serve --volatile"] {
             let path = at(name);
-            let told = Cmd::holdfast(command).args(["--pool", text(&path)]).output();
+            let mut words = command.split(' ');
+            let command = Cmd::holdfast(words.next().expect("a command")).args(words);
+            let told = command.args(["--pool", text(&path)]).output();
+            assert!(!told.told().contains("holdfast format"), "{}", told.told());
             told.expect(&[USAGE])
                 .says(&[&format!("{} is not a Holdfast pool: it is", text(&path)), what], &[]);
         }
@@ -102,13 +107,14 @@ fn a_device_is_no_pool() {
 fn a_refused_run_leaves_no_new_pool() {
     let small = Tmpfs::new("24m");
     let spill = format!("--spill={}", text(&small.0.path().join("spill")));
-    let refused: [(&[&str], &str); 6] = [
+    let refused: [(&[&str], &str); 7] = [
         (&["--spill=/etc"], "/etc"),
         (&["--spill=/dev/null"], "/dev/null"),
         (&["--include=["], "["),
         (&["--exclude=["], "["),
         (&[&spill, "--spill-size=96M"], "spill"),
         (&[&spill, "--spill-size=1"], "at least"),
+        (&[&spill, "--spill-size=900T"], "can account for at most"),
     ];
     for (options, names) in refused {
         let pool = Pool::new();

@@ -8,7 +8,6 @@ use holdfast_keeper::config::Durability;
 use holdfast_keeper::status::{BypassedFile, Summary, SyncedFile, UnseenProgram};
 use serde::Serialize;
 
-use crate::locate;
 use crate::sizes::human_count;
 use crate::words::shown;
 
@@ -42,28 +41,32 @@ pub fn verdict(before: &Before, after: &Summary, durability: Durability) -> Opti
     let (absorbed, real) = (since(|told| told.syncs_absorbed), since(|told| told.syncs_real));
     let other = since(|told| told.writes_absorbed) + since(|told| told.truncates_absorbed);
     let syncs = absorbed + real;
-    if absorbed + other == 0 {
-        let told = reasons(before, after, durability);
-        return match (told, syncs) {
-            (Some(told), _) => Some(format!("NOTHING was absorbed: {told}")),
-            (None, 0) => None,
-            (None, _) => {
-                let why = first_syncs(before, after).or_else(|| crowded(before, after));
-                let why = why.unwrap_or_else(|| NEVER_ABSORBED.to_owned());
-                Some(format!("none of {} syncs absorbed{}: {why}", human_count(syncs), whose(before)))
-            }
-        };
+    if absorbed + other == 0
+        && let Some(told) = reasons(before, after, durability)
+    {
+        return Some(format!("NOTHING was absorbed: {told}"));
     }
     if syncs == 0 {
         return None;
     }
+    if absorbed == 0 {
+        let why = why_not(before, after).unwrap_or_else(|| NEVER_ABSORBED.to_owned());
+        return Some(format!("none of {} syncs absorbed{}: {why}", human_count(syncs), whose(before)));
+    }
     // Never rounded up: 100 % is all of them.
     let share = absorbed * 1000 / syncs;
     let percent = if real == 0 { "100".to_owned() } else { format!("{}.{}", share / 10, share % 10) };
-    let reasons = || reasons(before, after, Durability::Sync).or_else(|| crowded(before, after));
-    let why = if share < SHARE_LOW { reasons() } else { None };
+    let why = if share < SHARE_LOW { why_not(before, after) } else { None };
     let why = why.map(|why| format!("; {why}")).unwrap_or_default();
     Some(format!("{percent} % of {} syncs absorbed{}{why}", human_count(syncs), whose(before)))
+}
+
+/// Why syncs were left to the kernel, if that is known: it is asked for in one order, however many
+/// were absorbed beside them.
+fn why_not(before: &Before, after: &Summary) -> Option<String> {
+    reasons(before, after, Durability::Sync)
+        .or_else(|| first_syncs(before, after))
+        .or_else(|| crowded(before, after))
 }
 
 fn whose(before: &Before) -> String {
@@ -193,10 +196,35 @@ const INHERITED_REMEDY: &str =
 
 fn what_is_wrong(file: &BypassedFile) -> String {
     if file.is_of_file_system() {
-        format!("{ON}{}", locate::kind_of_file_system(Path::new(&file.path)))
+        format!("{ON}{}", kind_of_file_system(Path::new(&file.path)))
     } else {
         let remedy = if file.is_inherited() { INHERITED_REMEDY } else { "" };
         format!("{}{remedy}", file.reason)
+    }
+}
+
+/// The kind of file system that a file is on, or was, by the name people know it by.
+fn kind_of_file_system(path: &Path) -> &'static str {
+    let known = rustix::fs::statfs(path).or_else(|_| {
+        let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
+        rustix::fs::statfs(directory.unwrap_or(Path::new(".")))
+    });
+    match known.map(|facts| facts.f_type as u32) {
+        Ok(0xEF53) => "ext2, ext3 or ext4",
+        Ok(0x0102_1994) => "tmpfs",
+        Ok(0x8584_58F6) => "ramfs",
+        Ok(0x794C_7630) => "overlay",
+        Ok(0x6969) => "NFS",
+        Ok(0xFF53_4D42 | 0xFE53_4D42) => "SMB",
+        Ok(0x0102_1997) => "9p",
+        Ok(0x6573_5546) => "FUSE",
+        Ok(0x2FC1_2FC1) => "ZFS",
+        Ok(0xCA45_1A4E) => "bcachefs",
+        Ok(0xF2F5_2010) => "f2fs",
+        Ok(0x4D44) => "FAT",
+        Ok(0x2011_BAB0) => "exFAT",
+        Ok(0x00C3_6400) => "Ceph",
+        _ => "another file system",
     }
 }
 
@@ -345,6 +373,25 @@ mod tests {
         assert!(told(&after).contains("/out"), "{}", told(&after));
         after.syncs_absorbed = 9;
         assert!(told(&after).ends_with("% of 12 syncs absorbed"), "{}", told(&after));
+    }
+
+    /// With `--durability=write` a run may have its writes absorbed and its one sync not.
+    #[test]
+    fn no_sync_among_writes_that_were_absorbed_has_its_reason() {
+        let mut after = Summary { writes_absorbed: 7, ..told_of(0, 1) };
+        let told = |after: &Summary| {
+            verdict(&Before::default(), after, Durability::Write).expect("a sync that was not absorbed")
+        };
+        assert_eq!(told(&after), format!("none of 1 syncs absorbed: {NEVER_ABSORBED}"));
+        after.synced_by_kernel.push(SyncedFile { path: "/v".to_owned(), syncs: 1 });
+        assert!(
+            told(&after).starts_with("none of 1 syncs absorbed: 1 file (/v) was synced once, and the first"),
+            "{}",
+            told(&after)
+        );
+        after.syncs_absorbed = 1;
+        after.syncs_real = 3;
+        assert!(told(&after).starts_with("25.0 % of 4 syncs absorbed; 1 file (/v) was"), "{}", told(&after));
     }
 
     #[test]
