@@ -10,7 +10,7 @@ use crate::header::Header;
 use crate::ledger::Epoch;
 use crate::owner::{WAITERS, Waiter, lock_word, unlock_word};
 use crate::stalls::Held;
-use crate::states::FileState;
+use crate::states::{FileState, state_of, word_of_damaged};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, wait};
 use crate::times::Changes;
 
@@ -93,7 +93,7 @@ impl FileRow {
     /// The state now.
     #[inline]
     pub fn state(&self) -> FileState {
-        FileState::of_row(self.state.load(Ordering::SeqCst), || self.has_use())
+        state_of(self.state.load(Ordering::SeqCst), || self.has_use())
     }
 
     fn has_use(&self) -> bool {
@@ -103,13 +103,13 @@ impl FileRow {
     /// Whether it says no state that there is, of a file that has the row: a stray store left that.
     pub fn has_no_state(&self) -> bool {
         let word = self.state.load(Ordering::SeqCst);
-        FileState::of_row(word, || self.has_use()) as u32 != word
+        state_of(word, || self.has_use()) as u32 != word
     }
 
-    /// Has such a row say that its file failed. What the page cache lacks of it stays counted, as of
-    /// every file that fails (`Board::go`).
+    /// Has such a row say that its file failed. What the page cache lacks of it stays counted, as
+    /// of every file that fails (`Board::go`).
     pub fn fail_without_state(&self) {
-        self.state.store(FileState::damaged() as u32, Ordering::SeqCst);
+        self.state.store(word_of_damaged(), Ordering::SeqCst);
     }
 
     /// Keeps new writers out. Those under way must still be waited for (see `Board::lock_file`).

@@ -236,7 +236,7 @@ mod tests {
         let bucket = &board.tables.buckets()[at];
         let stores: [&dyn Fn(); 6] = [
             &|| row.dev.store((1 << 40) | 3, Ordering::Relaxed),
-            &|| row.ino.store(77 * 7 ^ 1, Ordering::Relaxed),
+            &|| row.ino.store((77 * 7) ^ 1, Ordering::Relaxed),
             &|| bucket.store(0, Ordering::Relaxed),
             &|| bucket.store(EMPTY, Ordering::Relaxed),
             &|| _ = bucket.fetch_xor(1 << 50, Ordering::Relaxed),
