@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use holdfast_canary::{Canary, on};
 use holdfast_keeper::config::{KeeperConfig, WriteBehind};
-use holdfast_keeper::control::Control;
+use holdfast_keeper::control::{Control, ControlError};
 use holdfast_keeper::status::Summary;
 use holdfast_recovery::{RecoverOptions, recover};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -29,6 +29,8 @@ use crate::{config, elf, golang, options, preload, report, user, verdict};
 
 /// How long to wait for a keeper without clients to end.
 const KEEPER_END_MAX: Duration = Duration::from_secs(5);
+/// A signal that comes so soon after the program's end was meant for the program, too.
+const SAME_STOP: Duration = Duration::from_secs(1);
 /// How often it is seen whether somebody else uses the keeper.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
@@ -71,7 +73,7 @@ pub fn run(args: RunArgs) -> anyhow::Result<u8> {
         }
     };
     let ended = supervise::until_the_end(&mut program, &keeper.pidfd, &signals, &config.pool)?;
-    let (summary, keeper_well) = finish(keeper, ended.keeper_lost, &config);
+    let (summary, keeper_well) = finish(keeper, ended.keeper_lost, &config, &signals);
     let verdict = verdict::verdict(&before, &summary, config.durability);
     // The program has run: its status counts, whatever becomes of what is told about it.
     let wrote = args.summary.as_ref().map(|target| write_summary(&summary, verdict.as_deref(), target));
@@ -228,10 +230,18 @@ fn spawn(
 
 /// Drains, or tells what recovery did if the keeper died. Returns the counters, and whether all
 /// went well.
-pub fn finish(mut keeper: Keeper, lost: Option<Recovered>, config: &KeeperConfig) -> (Summary, bool) {
+pub fn finish(
+    mut keeper: Keeper,
+    lost: Option<Recovered>,
+    config: &KeeperConfig,
+    signals: &Signals,
+) -> (Summary, bool) {
+    let begun = Instant::now();
+    // Who ends a service tells its program and us at the same moment.
+    let mut gives_up = || signals.ask_to_end() && begun.elapsed() > SAME_STOP;
     let lost = match lost {
         Some(recovered) => recovered,
-        None => match keeper.control.drain() {
+        None => match keeper.control.drain_unless(&mut gives_up) {
             Ok(summary) => {
                 if !summary.drained {
                     say_not_drained(&mut keeper.control, &config.pool);
@@ -239,6 +249,11 @@ pub fn finish(mut keeper: Keeper, lost: Option<Recovered>, config: &KeeperConfig
                 let well = summary.drained;
                 end(keeper, &config.pool);
                 return (summary, well);
+            }
+            Err(error @ ControlError::GivenUp { .. }) => {
+                report::say(&error.to_string());
+                let summary = keeper.control.status().map(|status| status.summary).unwrap_or_default();
+                return (Summary { drained: false, ..summary }, false);
             }
             Err(error) => {
                 report::say(&format!("{error}; recovering"));

@@ -42,7 +42,7 @@ const FRAMES_MAX: u64 = 1 << 28;
 /// needed. Recovers the pool first.
 pub fn serve(config: KeeperConfig, audience: Arc<dyn Audience>) -> Result<(), KeeperError> {
     let signals = signals::stop_signals().map_err(os("watch for signals"))?;
-    holdfast_socket::raise_descriptor_limit();
+    holdfast_socket::raise_descriptor_limit()?;
     let pool = OpenPool::open(&config.pool, config.volatile)?;
     let was_clean = pool.is_clean();
     let (pool, report) = pool.recover(&RecoverOptions::default(), &mut |what, done_bytes, total_bytes| {

@@ -14,6 +14,7 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 use holdfast_keeper::config::{KeeperConfig, WriteBehind};
+use holdfast_keeper::status::Summary;
 
 use crate::args::{KeeperArgs, MountArgs, RunArgs};
 use crate::attach::{self, Keeper};
@@ -27,7 +28,7 @@ use fuse::{Mounted, Way};
 use place::Place;
 use server::{Server, Start};
 use spaces::Views;
-use watch::{Ended, Watch};
+use watch::Watch;
 
 pub use server::serve;
 
@@ -107,7 +108,9 @@ pub fn run(args: MountArgs) -> anyhow::Result<u8> {
     if let Some(notify) = &notify {
         notify.send("STOPPING=1");
     }
-    conclude(&args, &place, keeper, ended, &before, &config)
+    let (summary, keeper_well) = run::finish(keeper, ended.keeper_lost, &config, &signals);
+    let judged = (&summary, verdict::verdict(&before, &summary, config.durability));
+    conclude(&args, &place, judged, (keeper_well, ended.is_well))
 }
 
 fn refuse_options(args: &MountArgs) -> anyhow::Result<()> {
@@ -181,19 +184,16 @@ fn say_mounted(args: &RunArgs, place: &Place, config: &KeeperConfig, notify: Opt
     }
 }
 
-/// Brings everything to the disk and says how it went.
+/// Says how it went: whether the keeper brought everything to the disk, and the server served to
+/// the end.
 fn conclude(
     args: &RunArgs,
     place: &Place,
-    keeper: Keeper,
-    ended: Ended,
-    before: &verdict::Before,
-    config: &KeeperConfig,
+    (summary, verdict): (&Summary, Option<String>),
+    (keeper_well, server_well): (bool, bool),
 ) -> anyhow::Result<u8> {
-    let (summary, keeper_well) = run::finish(keeper, ended.keeper_lost, config);
-    let verdict = verdict::verdict(before, &summary, config.durability);
     // It was mounted: its status counts, whatever becomes of what is told about it.
-    let wrote = args.summary.as_ref().map(|target| run::write_summary(&summary, verdict.as_deref(), target));
+    let wrote = args.summary.as_ref().map(|target| run::write_summary(summary, verdict.as_deref(), target));
     if let Some(Err(error)) = wrote {
         report::say(&format!("{error:#}"));
     }
@@ -201,10 +201,10 @@ fn conclude(
     if let Some(verdict) = verdict.filter(|_| !args.quiet && !is_said) {
         report::say(&verdict);
     }
-    if !args.quiet && keeper_well && ended.is_well {
+    if !args.quiet && keeper_well && server_well {
         report::say(&format!("unmounted {}; everything is on the disk", place.point.display()));
     }
-    Ok(match (keeper_well, ended.is_well) {
+    Ok(match (keeper_well, server_well) {
         (false, _) => EXIT_KEEPER,
         (true, false) => EXIT_SERVER,
         (true, true) => 0,
