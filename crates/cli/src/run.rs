@@ -25,7 +25,7 @@ use crate::program::{self, Refused};
 use crate::signals::Signals;
 use crate::supervise::{self, Recovered};
 use crate::words::{quoted, shown};
-use crate::{config, elf, golang, options, preload, report, user, verdict};
+use crate::{config, elf, golang, limits, options, preload, report, user, verdict};
 
 /// How long to wait for a keeper without clients to end.
 const KEEPER_END_MAX: Duration = Duration::from_secs(5);
@@ -223,6 +223,7 @@ fn spawn(
     }
     command.env("LD_PRELOAD", preloaded).env("HOLDFAST_SOCKET", socket).env_remove(user::WATCH_VARIABLE);
     signals.give_to(&mut command);
+    limits::give_back(&mut command);
     command.spawn().map_err(|error| {
         Refused::Unusable { program: name.to_string_lossy().into_owned(), reason: error.to_string() }.into()
     })

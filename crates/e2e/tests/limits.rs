@@ -1,5 +1,5 @@
-//! The limits that a process is started with (`setrlimit`), and disks that take for ever: Holdfast
-//! says what is missing before a program starts, and who waits can stop.
+//! The limits that a process is started with (`setrlimit`) and memory that is full: Holdfast says
+//! what is missing before a program starts, and the program keeps the limits that it was given.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -116,4 +116,64 @@ fn a_signal_ends_the_wait_for_the_disk() {
     pool.recover(&[]).ok();
     let file = std::fs::read(disk.inner.join("file")).expect("the file");
     assert!(file.len() == 40 * 65536 && file.iter().all(|byte| *byte == b'b'), "{} bytes", file.len());
+}
+
+/// A pool that would be larger than a file may be is refused in words; SIGXFSZ ended `run` without
+/// one.
+#[test]
+fn a_pool_above_the_limit_of_file_sizes_is_refused() {
+    let pool = Pool::new();
+    let command = pool.run(&[]).args(["--", "echo", "started"]);
+    let output = limited(&["--fsize=100000:100000"], &command).output();
+    output.expect(&[120]).says(&["100000 bytes at most", "RLIMIT_FSIZE"], &[]);
+    assert_eq!(output.stdout, "");
+    assert!(!pool.path.exists());
+    // What only the program has to heed is no reason.
+    assert_eq!(limited(&["--fsize=100000:unlimited"], &command).output().ok().stdout, "started\n");
+}
+
+/// What Holdfast takes for itself is not the program's.
+#[test]
+fn a_program_has_the_limits_and_the_ignored_signals_that_it_was_given() {
+    let seen = "grep -h -e SigIgn -e 'Max file size' /proc/self/status /proc/self/limits";
+    for trap in [":", "trap '' XFSZ"] {
+        let pool = Pool::new();
+        let shell = |command: &Cmd| {
+            let words = Cmd::new("sh").args(["-c", &format!("{trap}; exec \"$@\""), "sh"]);
+            limited(&["--fsize=7777777:8888888888"], &words.args(command.words()))
+                .output()
+                .ok()
+                .stdout
+                .clone()
+        };
+        let native = shell(&Cmd::new("sh").args(["-c", seen]));
+        let held = shell(&pool.run(&[]).args(["--", "sh", "-c", seen]));
+        assert_eq!(held, native);
+        assert!(native.contains("7777777") && native.contains("8888888888"), "{native}");
+    }
+}
+
+/// Raises its own limit, and writes what is larger than that was.
+const RAISER: &str = "
+import os, resource, sys
+hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT, 0o600)
+for block in range(60):
+    os.pwrite(fd, bytes([block + 1]) * 100_000, block * 100_000)
+    os.fsync(fd)
+";
+
+/// The keeper brings to the disk what a program may write: it died of the limit that it had with
+/// the pool's first program, and the program got EIO.
+#[test]
+fn a_program_that_raises_its_limit_writes_past_the_old_one() {
+    let (place, pool) = (disk::directory(), Pool::formatted());
+    let file = place.path().join("file");
+    let command = pool.run(&["--write-behind=at-once"]).args(["--", "python3", "-c", RAISER]).arg(&file);
+    let output = limited(&["--fsize=1000000:unlimited"], &command).output();
+    assert!(output.ok().stderr.contains("syncs absorbed"), "{}", output.told());
+    let written = std::fs::read(&file).expect("the file");
+    let is_right = |(at, byte): (usize, &u8)| usize::from(*byte) == at / 100_000 + 1;
+    assert!(written.len() == 6_000_000 && written.iter().enumerate().all(is_right));
 }

@@ -118,6 +118,20 @@ pub enum MediaError {
         /// Bytes that an unprivileged user could still allocate.
         free: u64,
     },
+    /// This process may not make a file that is so large.
+    #[error(
+        "no room for {len} bytes in {path}: files of this process may have {limit} bytes at most. Raise the hard limit \
+         (`ulimit -Hf`, RLIMIT_FSIZE; LimitFSIZE= of a service), or choose a smaller --size",
+        path = .path.display()
+    )]
+    SizeLimit {
+        /// The file.
+        path: PathBuf,
+        /// Bytes asked for.
+        len: u64,
+        /// Bytes that a file may have.
+        limit: u64,
+    },
     /// The machine has too little memory for a pool in it.
     #[error(
         "no room for {len} bytes in {path}: it lives in memory, of which {available} bytes are free. Choose a \
