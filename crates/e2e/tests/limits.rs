@@ -1,6 +1,7 @@
 //! The limits that a process is started with (`setrlimit`) and memory that is full: Holdfast says
 //! what is missing before a program starts, and the program keeps the limits that it was given.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -176,4 +177,52 @@ fn a_program_that_raises_its_limit_writes_past_the_old_one() {
     let written = std::fs::read(&file).expect("the file");
     let is_right = |(at, byte): (usize, &u8)| usize::from(*byte) == at / 100_000 + 1;
     assert!(written.len() == 6_000_000 && written.iter().enumerate().all(is_right));
+}
+
+/// A small tmpfs.
+struct Memory(tempfile::TempDir);
+
+impl Memory {
+    fn new(size: &str) -> Self {
+        let memory = Self(tempfile::tempdir().expect("a directory"));
+        let options = format!("size={size},mode=1777");
+        Cmd::new("mount").args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(memory.0.path()).ok();
+        memory
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        Cmd::new("umount").arg("-l").arg(self.0.path()).output();
+    }
+}
+
+/// A copy of a pool may have holes, which on a full file system ended keeper, program and whoever
+/// looked with SIGBUS.
+#[test]
+fn a_pool_with_holes_gets_its_bytes_or_is_refused() {
+    let (memory, place) = (Memory::new("40M"), disk::directory());
+    let [made, pool, fill] = ["made", "pool", "fill"].map(|name| memory.0.path().join(name));
+    let to = |subcommand: &str| Cmd::holdfast(subcommand).arg("--pool").arg(&pool);
+    Cmd::holdfast("format").args(["--volatile", "--size=32M", "--pool"]).arg(&made).ok();
+    Cmd::new("cp").arg("--sparse=always").args([&made, &pool]).ok();
+    std::fs::remove_file(&made).expect("it is there");
+    let bytes = |path: &Path| std::fs::metadata(path).expect("a file").blocks() * 512;
+    assert!(bytes(&pool) < 16 << 20, "the copy has no holes");
+    Cmd::new("dd").args(["if=/dev/zero", "bs=1M", "status=none"]).arg(of(&fill)).output().expect(&[1]);
+
+    let write = ["if=/dev/urandom", "bs=64k", "count=200", "oflag=dsync", "status=none"];
+    let file = place.path().join("file");
+    let run = to("run").args(["--volatile", "--", "dd"]).args(write).arg(of(&file));
+    run.output().expect(&[120]).says(&["has holes", "bytes of it are missing", "0 bytes are free"], &[]);
+    assert!(!file.exists(), "the program ran");
+    for looks in ["status", "recover"] {
+        to(looks).output().expect(&[1]).says(&["has holes"], &[]);
+    }
+    to("recover").arg("--dry-run").output().expect(&[1]).says(&["has holes"], &[]);
+
+    std::fs::remove_file(&fill).expect("it is there");
+    run.ok();
+    assert_eq!(std::fs::metadata(&file).expect("written").len(), 200 * 65536);
+    assert!(bytes(&pool) >= 32 << 20, "the pool still has holes");
 }
