@@ -34,7 +34,8 @@ pub enum ControlError {
     NoKeeper(PathBuf),
     /// It is there and says nothing.
     #[error(
-        "keeper {pid} of pool {pool} has not answered for {} s or longer: is it stopped? (`kill -CONT {pid}` has it go on)",
+        "keeper {pid} of pool {pool} has not answered for {} s or longer: is it stopped? (`kill -CONT {pid}` has \
+         it go on)",
         ANSWER_MAX.as_secs()
     )]
     Silent {
@@ -436,7 +437,7 @@ impl Control {
         self.drain_unless(&mut || false)
     }
 
-    /// As [`Control::drain`], up to the moment that `gives_up` says so; it is asked again and again.
+    /// As [`Control::drain`], up to the moment that `gives_up` says so, which is asked repeatedly.
     pub fn drain_unless(&mut self, gives_up: &mut dyn FnMut() -> bool) -> Result<Summary, ControlError> {
         // However long the disk takes.
         let told = self.line.ask_at_length(DRAIN, gives_up);
