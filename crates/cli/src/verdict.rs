@@ -6,11 +6,12 @@ use std::path::Path;
 
 use holdfast_keeper::config::Durability;
 use holdfast_keeper::status::{BypassedFile, Summary, SyncedFile, UnseenProgram};
+use holdfast_look::summary_file::Target;
 use serde::Serialize;
 
-use crate::locate;
 use crate::sizes::human_count;
 use crate::words::shown;
+use crate::{locate, report};
 
 /// What a keeper had counted before the program was started.
 #[derive(Default)]
@@ -29,6 +30,12 @@ pub struct Judged<'a> {
     pub summary: &'a Summary,
     /// The verdict, if there is one.
     pub verdict: Option<&'a str>,
+}
+
+/// Writes the summary of what was run, and the verdict on it.
+pub fn write(target: Target, summary: &Summary, verdict: Option<&str>) -> anyhow::Result<()> {
+    let to_people = || report::summary(summary) + verdict.unwrap_or_default();
+    target.write(to_people, &Judged { summary, verdict })
 }
 
 /// Reasons that are told; `--summary` tells all.

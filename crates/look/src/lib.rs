@@ -9,5 +9,6 @@ pub mod metrics;
 pub mod report;
 pub mod sizes;
 pub mod status;
+pub mod summary_file;
 pub mod top;
 pub mod words;
