@@ -74,7 +74,8 @@ pub struct Tally {
 impl Tally {
     /// The value now.
     pub fn get(&self) -> u64 {
-        self.parts.iter().map(Counter::get).sum()
+        // Whoever shares the board may have written anything here.
+        self.parts.iter().map(Counter::get).fold(0, u64::saturating_add)
     }
 
     /// Adds 1 in the line of `slot`.

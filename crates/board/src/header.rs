@@ -152,7 +152,8 @@ impl Header {
 
     /// Syncs answered from the log so far.
     pub fn syncs_absorbed(&self) -> u64 {
-        self.absorbed_elsewhere.get() + self.ledgers.iter().map(|row| row.absorbed.get()).sum::<u64>()
+        let ledgers = self.ledgers.iter().map(|row| row.absorbed.get());
+        ledgers.fold(self.absorbed_elsewhere.get(), u64::saturating_add)
     }
 
     /// Asks the keeper to hear what others did.

@@ -3,14 +3,14 @@
 //! the disk keeps its pool.
 
 use std::fs::Metadata;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use holdfast_look::keepers;
-use holdfast_recovery::{OpenPool, RecoverOptions, recover};
+use holdfast_recovery::{OpenPool, RecoverOptions, recover, refuse_unusable};
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -43,6 +43,8 @@ pub fn install(args: &InstallArgs) -> anyhow::Result<u8> {
     }
     let stem = pool.file_stem().context("--pool names no file")?;
     let file = directory.join("pools.d").join(stem).with_extension("toml");
+    refuse_what_cannot_be_used(&pool, uid)
+        .with_context(|| format!("pool {} is not one of user {}", pool.display(), args.user))?;
     let made = make(&pool, args, uid, gid)?;
     if let Err(error) = write(&file, &text(&pool, args)?) {
         if made {
@@ -66,6 +68,18 @@ pub fn install(args: &InstallArgs) -> anyhow::Result<u8> {
         args.user
     ))?;
     Ok(0)
+}
+
+/// What stands under the pool's name already must be what its keeper will be able to use: else its
+/// service is refused at every start.
+fn refuse_what_cannot_be_used(pool: &Path, uid: u32) -> anyhow::Result<()> {
+    match std::fs::symlink_metadata(pool) {
+        Ok(meta) if meta.is_symlink() => bail!("it is a link: name the pool itself"),
+        // A device may be given to its user, and formatted, later.
+        Ok(meta) if meta.file_type().is_char_device() => Ok(()),
+        Ok(_) => Ok(refuse_unusable(pool, uid)?),
+        Err(_) => Ok(()),
+    }
 }
 
 /// Makes the pool where nobody but root can put something else in its place before it is given

@@ -154,6 +154,10 @@ pub enum Started {
 
 /// Starts a keeper and waits until it is ready.
 pub fn start(config: &KeeperConfig) -> anyhow::Result<Started> {
+    if let Err(too_few) = holdfast_socket::refuse_too_few_descriptors() {
+        // With fewer still it could not even say so itself.
+        return Ok(Started::Failed(Failure::Refused(too_few.to_string())));
+    }
     let sent = serde_json::to_vec(config).context("cannot write the configuration")?;
     let mut command = Command::new(locate::executable()?);
     command.arg("keeper").stdin(Stdio::piped()).stdout(Stdio::piped());

@@ -13,6 +13,7 @@ mod gain;
 mod golang;
 mod install;
 mod keeper_process;
+mod limits;
 mod locate;
 mod look;
 mod mount;
@@ -48,6 +49,7 @@ fn main() -> ExitCode {
         report::say(&format!("{} names no deliberate bug", holdfast_canary::VARIABLE));
         return ExitCode::from(EXIT_REFUSED);
     }
+    limits::lift();
     let line: Vec<_> = std::env::args_os().collect();
     if mount::helper::is_meant(&line) {
         return concluded(mount::helper::run(&line));

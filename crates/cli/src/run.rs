@@ -3,18 +3,18 @@
 //! start without Holdfast.
 
 use std::ffi::OsString;
-use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use holdfast_canary::{Canary, on};
 use holdfast_keeper::config::{KeeperConfig, WriteBehind};
-use holdfast_keeper::control::Control;
+use holdfast_keeper::control::{Control, ControlError};
 use holdfast_keeper::status::Summary;
+use holdfast_look::summary_file::Target;
 use holdfast_recovery::{RecoverOptions, recover};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -25,10 +25,12 @@ use crate::program::{self, Refused};
 use crate::signals::Signals;
 use crate::supervise::{self, Recovered};
 use crate::words::{quoted, shown};
-use crate::{config, elf, golang, options, preload, report, user, verdict};
+use crate::{config, elf, golang, limits, options, preload, report, user, verdict};
 
 /// How long to wait for a keeper without clients to end.
 const KEEPER_END_MAX: Duration = Duration::from_secs(5);
+/// A signal that comes so soon after the program's end was meant for the program, too.
+const SAME_STOP: Duration = Duration::from_secs(1);
 /// How often it is seen whether somebody else uses the keeper.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
@@ -44,9 +46,7 @@ pub fn run(args: RunArgs) -> anyhow::Result<u8> {
     let library = preload::library()?;
     let agent = golang::agent(&path, &library)?;
     let config = options::config_of(&args.keeper)?;
-    if let Some(target) = &args.summary {
-        refuse_unwritable(target)?;
-    }
+    let target = args.summary.as_deref().map(Target::open).transpose()?;
     let mut keeper =
         if args.join { attach::join_only(&config.pool)? } else { attach::attach(&config, args.keeper.size)? };
     if let Err(refusal) = refuse_what_was_not_agreed(args, &config, &mut keeper) {
@@ -71,15 +71,14 @@ pub fn run(args: RunArgs) -> anyhow::Result<u8> {
         }
     };
     let ended = supervise::until_the_end(&mut program, &keeper.pidfd, &signals, &config.pool)?;
-    let (summary, keeper_well) = finish(keeper, ended.keeper_lost, &config);
+    let (summary, keeper_well) = finish(keeper, ended.keeper_lost, &config, &signals);
     let verdict = verdict::verdict(&before, &summary, config.durability);
     // The program has run: its status counts, whatever becomes of what is told about it.
-    let wrote = args.summary.as_ref().map(|target| write_summary(&summary, verdict.as_deref(), target));
-    if let Some(Err(error)) = wrote {
+    // A summary on standard error ends with the verdict.
+    let is_said = target.as_ref().is_some_and(Target::is_standard_error);
+    if let Some(Err(error)) = target.map(|target| verdict::write(target, &summary, verdict.as_deref())) {
         report::say(&format!("{error:#}"));
     }
-    // A summary on standard error ends with it.
-    let is_said = args.summary.as_deref() == Some(Path::new("-"));
     if let Some(verdict) = verdict.as_ref().filter(|_| !args.quiet && !is_said) {
         report::say(verdict);
     }
@@ -139,17 +138,6 @@ fn refuse_other_options(args: &RunArgs, config: &KeeperConfig, keeper: &mut Keep
              another pool, or accept its options with --join-as-is"
         ),
     }
-}
-
-/// Finds out before the program runs, not after it.
-pub fn refuse_unwritable(target: &Path) -> anyhow::Result<()> {
-    if target != Path::new("-") {
-        let cannot = || format!("cannot write --summary={}", target.display());
-        let opened = File::options().append(true).create(true).open(target).with_context(cannot)?;
-        // What opens and takes nothing, as /dev/full or /proc/version, refuses nothing at all, too.
-        rustix::io::write(&opened, &[]).with_context(cannot)?;
-    }
-    Ok(())
 }
 
 /// Says once that the pool is volatile; refuses if that was not agreed to.
@@ -223,6 +211,7 @@ fn spawn(
     }
     command.env("LD_PRELOAD", preloaded).env("HOLDFAST_SOCKET", socket).env_remove(user::WATCH_VARIABLE);
     signals.give_to(&mut command);
+    limits::give_back(&mut command);
     command.spawn().map_err(|error| {
         Refused::Unusable { program: name.to_string_lossy().into_owned(), reason: error.to_string() }.into()
     })
@@ -230,10 +219,18 @@ fn spawn(
 
 /// Drains, or tells what recovery did if the keeper died. Returns the counters, and whether all
 /// went well.
-pub fn finish(mut keeper: Keeper, lost: Option<Recovered>, config: &KeeperConfig) -> (Summary, bool) {
+pub fn finish(
+    mut keeper: Keeper,
+    lost: Option<Recovered>,
+    config: &KeeperConfig,
+    signals: &Signals,
+) -> (Summary, bool) {
+    let begun = Instant::now();
+    // Who ends a service tells its program and us at the same moment.
+    let mut gives_up = || signals.ask_to_end() && begun.elapsed() > SAME_STOP;
     let lost = match lost {
         Some(recovered) => recovered,
-        None => match keeper.control.drain() {
+        None => match keeper.control.drain_unless(&mut gives_up) {
             Ok(summary) => {
                 if !summary.drained {
                     say_not_drained(&mut keeper.control, &config.pool);
@@ -241,6 +238,11 @@ pub fn finish(mut keeper: Keeper, lost: Option<Recovered>, config: &KeeperConfig
                 let well = summary.drained;
                 end(keeper, &config.pool);
                 return (summary, well);
+            }
+            Err(error @ ControlError::GivenUp { .. }) => {
+                report::say(&error.to_string());
+                let summary = keeper.control.status().map(|status| status.summary).unwrap_or_default();
+                return (Summary { drained: false, ..summary }, false);
             }
             Err(error) => {
                 report::say(&format!("{error}; recovering"));
@@ -305,16 +307,6 @@ pub fn end(keeper: Keeper, pool: &Path) {
 fn ends_within(pidfd: &OwnedFd, time: Duration) -> bool {
     let timeout = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) };
     poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&timeout)).is_ok_and(|ended| ended > 0)
-}
-
-pub fn write_summary(summary: &Summary, verdict: Option<&str>, target: &Path) -> anyhow::Result<()> {
-    if target == Path::new("-") {
-        report::say_lines(&(report::summary(summary) + verdict.unwrap_or_default()));
-        return Ok(());
-    }
-    let file: PathBuf = target.to_path_buf();
-    let told = report::json(&verdict::Judged { summary, verdict })?;
-    std::fs::write(&file, told).with_context(|| format!("cannot write {}", file.display()))
 }
 
 /// The program's status as a shell gives it.

@@ -236,8 +236,8 @@ fn show_life(pool: &Path, notify: &Notify, watchdog: Option<Duration>, closing: 
 
 fn in_a_line(status: &Status) -> String {
     let summary = &status.summary;
-    let syncs = summary.syncs_absorbed + summary.syncs_real;
-    let share = (summary.syncs_absorbed * 1000).checked_div(syncs);
+    let syncs = if summary.is_board_damaged { 0 } else { summary.syncs_absorbed + summary.syncs_real };
+    let share = summary.syncs_absorbed.saturating_mul(1000).checked_div(syncs);
     let absorbed = share.map_or_else(String::new, |share| {
         format!(", {}.{} % of {} syncs absorbed", share / 10, share % 10, human_count(syncs))
     });

@@ -63,6 +63,16 @@ impl Signals {
         Signal::try_from(info.ssi_signo.cast_signed()).ok()
     }
 
+    /// Takes what has arrived. Whether something of it asks this process to end: there is no
+    /// program any more that could be meant.
+    pub fn ask_to_end(&self) -> bool {
+        let mut asked = false;
+        while let Some(signal) = self.take() {
+            asked |= matches!(signal, Signal::SIGTERM | Signal::SIGINT | Signal::SIGHUP | Signal::SIGQUIT);
+        }
+        asked
+    }
+
     /// Sends everything that has arrived to the process behind `pidfd`.
     pub fn forward(&self, pidfd: BorrowedFd<'_>) {
         while let Ok(Some(info)) = self.descriptor.read_signal() {

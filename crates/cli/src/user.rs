@@ -15,7 +15,7 @@ use nix::unistd::User as Known;
 use rustix::process::{Gid, Uid, geteuid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
-use crate::{locate, preload, report};
+use crate::{limits, locate, preload, report};
 
 /// Under which name the watch listens, for who is started anew.
 pub const WATCH_VARIABLE: &str = "HOLDFAST_WATCH";
@@ -111,6 +111,7 @@ fn start_anew(user: &User, watch: Option<String>) -> anyhow::Result<()> {
         Some(name) => command.env(WATCH_VARIABLE, name),
         None => command.env_remove(WATCH_VARIABLE),
     };
+    limits::give_back(&mut command);
     let failed = command.exec();
     Err(failed).with_context(|| format!("user {name} cannot run {}", executable.display()))
 }

@@ -299,3 +299,31 @@ fn a_pool_with_something_in_it_is_not_removed() {
     let absent = fresh_path("absent");
     etc.output(&["remove", "--pool", text(&absent)]).expect(&[1]).says(&["there is no pool"], &[]);
 }
+
+/// A pool whose keeper would be refused at every start was said to be "there already".
+#[test]
+fn what_no_keeper_could_use_is_not_installed() {
+    need::root();
+    let (etc, house) = (Etc::new(), tempfile::tempdir_in("/dev/shm").expect("a directory"));
+    let [roots, others, own, link, no_pool] =
+        ["roots", "others", "own", "link", "none"].map(|name| house.path().join(name));
+    for pool in [&roots, &others, &own] {
+        Cmd::holdfast("format").args(["--volatile", "--size", "64M", "--pool", text(pool)]).ok();
+    }
+    std::os::unix::fs::symlink(&own, &link).expect("a link");
+    std::fs::write(&no_pool, vec![b'x'; 1 << 20]).expect("a file");
+    Cmd::new("chown").args(["postgres", text(&own), text(&no_pool)]).ok();
+    Cmd::new("chown").args(["nobody", text(&others)]).ok();
+    let install = |pool| etc.output(&["install", "--pool", text(pool), "--user", "postgres", "--volatile"]);
+    for (pool, says) in [
+        (&roots, "belongs to another user (uid 0"),
+        (&others, "belongs to another user"),
+        (&link, "it is a link"),
+        (&no_pool, "name a pool"),
+    ] {
+        install(pool).expect(&[1]).says(&[text(pool), "postgres", says], &[]);
+    }
+    let installed = std::fs::read_dir(etc.dir.path().join("pools.d")).expect("a directory").count();
+    assert_eq!(installed, 0);
+    assert!(install(&own).ok().stdout.contains("there already"));
+}

@@ -1,6 +1,7 @@
 //! Who trusts whom (docs/trust.md), attacked: by root, by the user, and by another user. Each test
 //! is an attack that must fail, or a program that must work all the same and be told of.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::sync::mpsc::Receiver;
@@ -348,7 +349,7 @@ fn nobody_believes_a_keeper_of_another_user() {
     let keeper = Running::start(&pool.command(ATTACKER, "run").args(guest));
     let real = keeper.until("socket ");
     // The victim is kept from nothing.
-    std::fs::set_permissions(&pool.path, std::os::unix::fs::PermissionsExt::from_mode(0o666)).expect("mode");
+    std::fs::set_permissions(&pool.path, PermissionsExt::from_mode(0o666)).expect("mode");
     let directory = format!("/tmp/holdfast-{VICTIM}");
     drop(std::fs::remove_dir_all(&directory));
     let name = Path::new(&real).file_name().expect("a name").to_str().expect("text").to_owned();
@@ -415,8 +416,7 @@ fn nobody_keeps_a_keeper_from_its_socket() {
 fn a_pool_that_others_may_write_to_is_refused() {
     let pool = Pool::formatted();
     for mode in [0o620, 0o602] {
-        std::fs::set_permissions(&pool.path, std::os::unix::fs::PermissionsExt::from_mode(mode))
-            .expect("mode");
+        std::fs::set_permissions(&pool.path, PermissionsExt::from_mode(mode)).expect("mode");
         pool.run(&[]).args(["--", "true"]).output().expect(&[120]).says(&["others may write"], &[]);
         pool.recover(&[]).expect(&[1]).says(&["others may write"], &[]);
         pool.command("status").output().expect(&[1]).says(&["others may write"], &[]);
@@ -650,6 +650,31 @@ fn what_stands_at_the_pools_name_is_not_what_clients_map() {
     let told = pool.run(&[]).args(["--", "python3", "-c", REPLACED, pool.text()]).ok().stdout;
     let moved = format!("{}.moved", pool.text());
     assert!(told.lines().count() > 0 && told.lines().all(|line| line.ends_with(&moved)), "{told}");
+}
+
+/// What others put under the name of a summary: a link to a file of ours, and a pipe that nobody
+/// reads, at which `run` waited for ever.
+#[test]
+fn a_summary_follows_no_link_of_another_users_and_waits_for_no_reader() {
+    let (pool, place) = (Pool::new(), tempfile::tempdir().expect("a directory"));
+    std::fs::set_permissions(place.path(), PermissionsExt::from_mode(0o777)).expect("mode");
+    let [ours, link, pipe, own] = ["ours", "link", "pipe", "own"].map(|name| place.path().join(name));
+    std::fs::write(&ours, "precious").expect("a file");
+    as_user(ATTACKER, "ln").args(["-s", text(&ours), text(&link)]).ok();
+    as_user(ATTACKER, "mkfifo").args(["-m", "666", text(&pipe)]).ok();
+    std::os::unix::fs::symlink(&ours, &own).expect("a link");
+    let run = |to: &Path| {
+        let summary = format!("--summary={}", text(to));
+        pool.run(&[&summary]).args(["--", "echo", "started"]).limit(SOON * 3).output()
+    };
+    for (to, says) in [(&link, "a link of another user's"), (&pipe, "nobody reads")] {
+        let output = run(to);
+        output.expect(&[120]).says(&["--summary", says], &[]);
+        assert_eq!((output.stdout.as_str(), &*std::fs::read_to_string(&ours).expect("it")), ("", "precious"));
+    }
+    run(&own).ok();
+    report::parse(&std::fs::read_to_string(&ours).expect("the summary"));
+    assert!(run(Path::new("/dev/stdout")).ok().stdout.starts_with("started\n{"));
 }
 
 /// Each test above with the rule taken out that it is about; with all rules they run in this build

@@ -34,7 +34,8 @@ pub enum ControlError {
     NoKeeper(PathBuf),
     /// It is there and says nothing.
     #[error(
-        "keeper {pid} of pool {pool} has not answered for {} s: is it stopped? (`kill -CONT {pid}` has it go on)",
+        "keeper {pid} of pool {pool} has not answered for {} s or longer: is it stopped? (`kill -CONT {pid}` has \
+         it go on)",
         ANSWER_MAX.as_secs()
     )]
     Silent {
@@ -89,6 +90,17 @@ pub enum ControlError {
         /// Where its program is, if that can be seen.
         program: String,
     },
+    /// It goes on with what it was asked for, and nobody waits for it.
+    #[error(
+        "a signal ended the wait for keeper {pid} of pool {pool}, which goes on bringing everything to the disk: \
+         `holdfast status` says how far it is"
+    )]
+    GivenUp {
+        /// The pool.
+        pool: PathBuf,
+        /// The keeper.
+        pid: u32,
+    },
     /// The conversation broke off.
     #[error("the keeper of pool {pool} (pid {pid}) did not answer: {source}{}", of_another_version(source))]
     Broken {
@@ -142,6 +154,11 @@ const STOPPED_MAX: Duration = Duration::from_secs(2);
 /// How often it is seen whether it is.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
 
+/// Who waits for the disk looks so often whether the keeper lives.
+const LIFE_EVERY: Duration = Duration::from_secs(5);
+/// A keeper that says nothing for so long will not bring anything to the disk, either.
+const LIFE_MAX: Duration = Duration::from_secs(60);
+
 /// Since when a keeper has been seen to be stopped without a break.
 #[derive(Default)]
 struct Standstill(Option<Instant>);
@@ -165,6 +182,8 @@ enum Unanswered {
     Silent,
     /// Nobody answers, as the keeper is stopped.
     Stopped,
+    /// Who asked waits no longer.
+    GivenUp,
     /// The keeper is of another version: which, if it says so.
     OtherVersion(String),
     /// The conversation broke off.
@@ -188,47 +207,96 @@ impl Line {
         Self { connection, number: 0, version: WIRE_VERSION, keeper_pid }
     }
 
+    /// Asks for something: the number that the answer will have.
+    fn send(&mut self, kind: u8, argument: u32) -> Result<u32, Unanswered> {
+        self.number = self.number.wrapping_add(1);
+        let request = wire::request(kind, self.number, argument, self.version);
+        rustix::net::send(&self.connection, &request, SendFlags::NOSIGNAL)?;
+        Ok(self.number)
+    }
+
+    /// The next answer to anything, if one comes within this time.
+    fn hear(&self, time: Duration) -> Result<Option<Vec<u8>>, Unanswered> {
+        set_socket_timeout(&self.connection, Timeout::Recv, Some(time))?;
+        let mut answer = vec![0u8; ANSWER_BYTES_MAX];
+        let bytes = match rustix::net::recv(&self.connection, &mut answer[..], RecvFlags::empty()) {
+            Ok((0, _)) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+            Ok((bytes, _)) => bytes,
+            Err(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        answer.truncate(bytes);
+        // Before answers had numbers they were JSON alone; no question ever gets this number.
+        if answer.starts_with(b"{") && serde_json::from_slice::<IgnoredAny>(&answer).is_ok() {
+            return Err(Unanswered::OtherVersion("an older one, which does not say which".to_owned()));
+        }
+        Ok(Some(answer))
+    }
+
     /// Asks for something, and waits for the answer to that, so long at most.
     fn ask<T: serde::de::DeserializeOwned>(
         &mut self,
         kind: u8,
         argument: u32,
-        patience: Option<Duration>,
+        patience: Duration,
     ) -> Result<T, Unanswered> {
-        self.number = self.number.wrapping_add(1);
-        let request = wire::request(kind, self.number, argument, self.version);
-        rustix::net::send(&self.connection, &request, SendFlags::NOSIGNAL)?;
+        let number = self.send(kind, argument)?;
         let mut standstill = Standstill::default();
-        let until = patience.map(|patience| Instant::now() + patience);
-        let mut answer = vec![0u8; ANSWER_BYTES_MAX];
+        let until = Instant::now() + patience;
         loop {
-            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-            if left == Some(Duration::ZERO) {
+            let left = until.saturating_duration_since(Instant::now());
+            if left == Duration::ZERO {
                 return Err(Unanswered::Silent);
             }
-            let pause = left.map(|left| left.min(LOOK_AGAIN));
-            set_socket_timeout(&self.connection, Timeout::Recv, pause)?;
-            let bytes = match rustix::net::recv(&self.connection, &mut answer[..], RecvFlags::empty()) {
-                Ok((0, _)) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
-                Ok((bytes, _)) => bytes,
-                Err(rustix::io::Errno::INTR) => continue,
-                Err(rustix::io::Errno::AGAIN) if standstill.is_over(self.keeper_pid) => {
-                    return Err(Unanswered::Stopped);
+            match self.hear(left.min(LOOK_AGAIN))? {
+                Some(answer) => {
+                    if let Some(told) = answer_to(number, &answer) {
+                        return told;
+                    }
                 }
-                Err(rustix::io::Errno::AGAIN) => continue,
-                Err(error) => return Err(error.into()),
-            };
-            // Before answers had numbers they were JSON alone; no question ever gets this number.
-            if answer.starts_with(b"{") && serde_json::from_slice::<IgnoredAny>(&answer[..bytes]).is_ok() {
-                return Err(Unanswered::OtherVersion("an older one, which does not say which".to_owned()));
-            }
-            let (number, text) = answer[..bytes].split_at_checked(ANSWER_NUMBER_BYTES).unwrap_or_default();
-            if number == self.number.to_le_bytes() || on(Canary::LateAnswersTaken) {
-                return serde_json::from_slice(text)
-                    .map_err(|_| Unanswered::OtherVersion(other_version(text)));
+                None if standstill.is_over(self.keeper_pid) => return Err(Unanswered::Stopped),
+                None => {}
             }
         }
     }
+
+    /// Asks for what takes as long as the disk does, and waits for it while the keeper shows that
+    /// it lives, up to the moment that `gives_up` says so.
+    fn ask_at_length<T: serde::de::DeserializeOwned>(
+        &mut self,
+        kind: u8,
+        gives_up: &mut dyn FnMut() -> bool,
+    ) -> Result<T, Unanswered> {
+        let number = self.send(kind, 0)?;
+        let mut standstill = Standstill::default();
+        let (mut heard, mut looked) = (Instant::now(), Instant::now());
+        loop {
+            match self.hear(LOOK_AGAIN)? {
+                Some(answer) => {
+                    if let Some(told) = answer_to(number, &answer) {
+                        return told;
+                    }
+                    heard = Instant::now();
+                }
+                None if gives_up() => return Err(Unanswered::GivenUp),
+                None if standstill.is_over(self.keeper_pid) => return Err(Unanswered::Stopped),
+                None if heard.elapsed() >= LIFE_MAX => return Err(Unanswered::Silent),
+                None => {}
+            }
+            if looked.elapsed() >= LIFE_EVERY {
+                // Its event loop answers this at once, whatever the disk does.
+                self.send(STATUS, 0)?;
+                looked = Instant::now();
+            }
+        }
+    }
+}
+
+/// What an answer says, if it is that to the question with this number.
+fn answer_to<T: serde::de::DeserializeOwned>(number: u32, answer: &[u8]) -> Option<Result<T, Unanswered>> {
+    let (found, text) = answer.split_at_checked(ANSWER_NUMBER_BYTES).unwrap_or_default();
+    let is_meant = found == number.to_le_bytes() || on(Canary::LateAnswersTaken);
+    is_meant.then(|| serde_json::from_slice(text).map_err(|_| Unanswered::OtherVersion(other_version(text))))
 }
 
 /// What a conversation that a keeper ended may mean.
@@ -313,7 +381,7 @@ impl Control {
     fn of_other_format(&mut self, found: u32) -> ControlError {
         // Whoever is asked by no version says of which it is.
         self.line.version = 0;
-        let theirs = match self.line.ask::<Nothing>(STATUS, 0, Some(VERSION_MAX)) {
+        let theirs = match self.line.ask::<Nothing>(STATUS, 0, VERSION_MAX) {
             Err(Unanswered::OtherVersion(theirs)) => theirs,
             Err(Unanswered::Stopped) => {
                 return ControlError::Stopped { pool: self.pool.clone(), pid: self.keeper_pid };
@@ -337,7 +405,7 @@ impl Control {
 
     /// Asks for the keeper's state.
     pub fn status(&mut self) -> Result<Status, ControlError> {
-        self.ask(STATUS, 0, Some(ANSWER_MAX))
+        self.ask(STATUS, 0)
     }
 
     /// Asks for all files that have slots, in the order of these.
@@ -345,7 +413,7 @@ impl Control {
         let mut files = Vec::new();
         let mut next = Some(0u32);
         while let Some(from) = next {
-            let part: FilePart = self.ask(FILES, from, Some(ANSWER_MAX))?;
+            let part: FilePart = self.ask(FILES, from)?;
             files.extend(part.files);
             // Whatever is said: it ends.
             next = part.next.filter(|slot| *slot > from);
@@ -366,23 +434,30 @@ impl Control {
 
     /// Brings everything absorbed so far to the disk; returns once it is there (or says it is not).
     pub fn drain(&mut self) -> Result<Summary, ControlError> {
-        // However long the disk takes.
-        self.ask(DRAIN, 0, None)
+        self.drain_unless(&mut || false)
     }
 
-    fn ask<T: serde::de::DeserializeOwned>(
-        &mut self,
-        kind: u8,
-        argument: u32,
-        patience: Option<Duration>,
-    ) -> Result<T, ControlError> {
+    /// As [`Control::drain`], up to the moment that `gives_up` says so, which is asked repeatedly.
+    pub fn drain_unless(&mut self, gives_up: &mut dyn FnMut() -> bool) -> Result<Summary, ControlError> {
+        // However long the disk takes.
+        let told = self.line.ask_at_length(DRAIN, gives_up);
+        told.map_err(|unanswered| self.unanswered(unanswered))
+    }
+
+    fn ask<T: serde::de::DeserializeOwned>(&mut self, kind: u8, argument: u32) -> Result<T, ControlError> {
+        let told = self.line.ask(kind, argument, ANSWER_MAX);
+        told.map_err(|unanswered| self.unanswered(unanswered))
+    }
+
+    fn unanswered(&self, unanswered: Unanswered) -> ControlError {
         let (pool, pid) = (self.pool.clone(), self.keeper_pid);
-        self.line.ask(kind, argument, patience).map_err(|unanswered| match unanswered {
+        match unanswered {
             Unanswered::Silent => ControlError::Silent { pool, pid },
             Unanswered::Stopped => ControlError::Stopped { pool, pid },
+            Unanswered::GivenUp => ControlError::GivenUp { pool, pid },
             Unanswered::OtherVersion(theirs) => ControlError::OtherVersion { pool, pid, theirs },
             Unanswered::Broken(source) => ControlError::Broken { pool, pid, source },
-        })
+        }
     }
 }
 
@@ -407,11 +482,11 @@ mod tests {
             holdfast_socket::send_answer(&theirs, request, &text, SendFlags::empty()).unwrap();
         };
         for round in 0..3 {
-            let given_up = line.ask::<String>(STATUS, 0, Some(Duration::from_millis(1)));
+            let given_up = line.ask::<String>(STATUS, 0, Duration::from_millis(1));
             assert!(matches!(given_up, Err(Unanswered::Silent)), "{given_up:?}");
             let first = hear();
             std::thread::scope(|scope| {
-                let second = scope.spawn(|| line.ask::<String>(FILES, 7, None).unwrap());
+                let second = scope.spawn(|| line.ask::<String>(FILES, 7, ANSWER_MAX).unwrap());
                 let asked = hear();
                 assert_eq!((asked[0], wire::argument(&asked)), (FILES, Some(7)));
                 answer(&first, "late");
@@ -428,13 +503,15 @@ mod tests {
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         let mut line = Line::new(ours, None);
         rustix::net::send(&theirs, b"{\"keeper_pid\":1}", SendFlags::empty()).unwrap();
-        let answer = line.ask::<String>(STATUS, 0, Some(Duration::from_secs(60)));
+        let answer = line.ask::<String>(STATUS, 0, Duration::from_secs(60));
         assert!(
             matches!(&answer, Err(Unanswered::OtherVersion(theirs)) if theirs.contains("older")),
             "{answer:?}"
         );
         drop(theirs);
-        let Err(Unanswered::Broken(source)) = line.ask::<String>(STATUS, 0, None) else { panic!("answered") };
+        let Err(Unanswered::Broken(source)) = line.ask::<String>(STATUS, 0, ANSWER_MAX) else {
+            panic!("answered")
+        };
         assert!(
             source.kind() == io::ErrorKind::BrokenPipe || !of_another_version(&source).is_empty(),
             "{source}"

@@ -58,7 +58,8 @@ const FIRST_CONNECTION: u64 = 1 << 40;
 
 /// A connection of a process of our user's.
 struct Conversation {
-    connection: OwnedFd,
+    /// Shared with who answers later: there may be no descriptor left for another one.
+    connection: Arc<OwnedFd>,
     peer: Peer,
     /// It has asked for something: no client, which says hello once, but who supervises some.
     controls: bool,
@@ -258,6 +259,7 @@ impl EventLoop {
             self.make_room();
             let token = self.next_connection;
             self.next_connection += 1;
+            let connection = Arc::new(connection);
             let known = Conversation { connection, peer, controls: false, since: Instant::now() };
             self.connections.insert(token, known);
             // A program that starts says hello at once and waits: mostly it has done so by now.
@@ -357,16 +359,12 @@ impl EventLoop {
             }
             DRAIN => {
                 *controls = true;
-                let (supervisor, connection) = (peer.pid, connection.try_clone());
+                let (supervisor, connection) = (peer.pid, Arc::clone(connection));
                 // The program has ended, if it ever became a client.
                 self.no_longer_expected(supervisor);
-                if let Ok(connection) = connection {
-                    let keeper = Arc::clone(&self.keeper);
-                    let _ = std::thread::Builder::new().name("drain".to_owned()).spawn(move || {
-                        let clean = keeper.drain();
-                        let summary = keeper.summary(clean);
-                        let _ = send_answer(&connection, &message, &summary, SendFlags::empty());
-                    });
+                if !self.drain(connection, message) {
+                    // Who asked would wait for an answer that never comes.
+                    self.connections.remove(&token);
                 }
             }
             _ => {
@@ -375,6 +373,17 @@ impl EventLoop {
                 self.connections.remove(&token);
             }
         }
+    }
+
+    /// Answers a question for a drain once that is done. Whether there is somebody to do it.
+    fn drain(&self, connection: Arc<OwnedFd>, asked: [u8; MESSAGE_BYTES_MAX]) -> bool {
+        let keeper = Arc::clone(&self.keeper);
+        let drain = move || {
+            let clean = keeper.drain();
+            let summary = keeper.summary(clean);
+            let _ = send_answer(&connection, &asked, &summary, SendFlags::empty());
+        };
+        std::thread::Builder::new().name("drain".to_owned()).spawn(drain).is_ok()
     }
 
     fn no_longer_expected(&mut self, supervisor: u32) {

@@ -201,6 +201,8 @@ pub(crate) struct Keeper {
     pub durable: Durable<Mapping, OsDisk>,
     pub media: MediaInfo,
     pub board_fd: OwnedFd,
+    /// When it was made.
+    pub since: Instant,
     /// A description of the pool for clients; the lock is on another one.
     pub pool_fd: OwnedFd,
     pub patterns: Patterns,

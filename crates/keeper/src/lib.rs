@@ -57,6 +57,9 @@ pub enum KeeperError {
     /// Outsiders cannot be noticed as was asked for.
     #[error("{0}")]
     Fence(holdfast_watch::FenceError),
+    /// It may not have the descriptors that it needs.
+    #[error(transparent)]
+    Descriptors(#[from] holdfast_socket::TooFewDescriptors),
     /// The kernel refused something the keeper cannot do without.
     #[error("the keeper could not {what}: {source}")]
     Os {

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use holdfast_board::{Board, KEEPER_DIED, LEASES_FILES, PAGE_BYTES, Plan, SegmentState, wake};
 use holdfast_media::{Mapping, MediaInfo, OpenMode};
+use holdfast_pool::Layout;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::KeeperError;
@@ -42,7 +43,7 @@ const FRAMES_MAX: u64 = 1 << 28;
 /// needed. Recovers the pool first.
 pub fn serve(config: KeeperConfig, audience: Arc<dyn Audience>) -> Result<(), KeeperError> {
     let signals = signals::stop_signals().map_err(os("watch for signals"))?;
-    holdfast_socket::raise_descriptor_limit();
+    holdfast_socket::raise_descriptor_limit()?;
     let pool = OpenPool::open(&config.pool, config.volatile)?;
     let was_clean = pool.is_clean();
     let (pool, report) = pool.recover(&RecoverOptions::default(), &mut |what, done_bytes, total_bytes| {
@@ -111,6 +112,18 @@ fn open_for_clients(lock: &OwnedFd, config: &KeeperConfig) -> Result<(OwnedFd, M
     Ok((pool_fd, media))
 }
 
+fn make_board(config: &KeeperConfig, layout: &Layout) -> Result<(Board, OwnedFd), KeeperError> {
+    let frames = match config.write_behind {
+        WriteBehind::Off => 0,
+        _ => (config.read_cache_bytes / PAGE_BYTES).min(FRAMES_MAX),
+    };
+    let plan = Plan::new(layout.slot_count, layout.segment_count).with_read_cache(frames as u32);
+    Board::create(plan).map_err(|error| KeeperError::Os {
+        what: "make the board".to_owned(),
+        source: io::Error::other(format!("{error:?}")),
+    })
+}
+
 fn build(
     config: KeeperConfig,
     pool: RecoveredPool,
@@ -134,16 +147,7 @@ fn build(
     }
     let (pool_fd, media) = open_for_clients(&lock, &config)?;
     mapping.set_delay(config.delay());
-    let frames = match config.write_behind {
-        WriteBehind::Off => 0,
-        _ => (config.read_cache_bytes / PAGE_BYTES).min(FRAMES_MAX),
-    };
-    let plan = Plan::new(superblock.layout.slot_count, superblock.layout.segment_count)
-        .with_read_cache(frames as u32);
-    let (board, board_fd) = Board::create(plan).map_err(|error| KeeperError::Os {
-        what: "make the board".to_owned(),
-        source: io::Error::other(format!("{error:?}")),
-    })?;
+    let (board, board_fd) = make_board(&config, &superblock.layout)?;
     board.header().counter.begin(counter_start);
     board.header().write_behind.word.store(config.write_behind as u32, Ordering::SeqCst);
     let logs_on_sync = config.durability == Durability::Sync;
@@ -169,6 +173,7 @@ fn build(
         durable,
         media,
         board_fd,
+        since: Instant::now(),
         pool_fd,
         patterns,
         notes,

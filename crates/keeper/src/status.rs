@@ -118,6 +118,10 @@ pub struct Summary {
     /// Segments with records that recovery set aside.
     #[serde(default)]
     pub segments_set_aside: usize,
+    /// A count cannot be true: clients keep most of them in memory that they share, and one of them
+    /// has overwritten it.
+    #[serde(default)]
+    pub is_board_damaged: bool,
     /// Whether everything absorbed is in the files and on disk.
     pub drained: bool,
     /// The pool's path.
@@ -142,6 +146,25 @@ pub struct Summary {
     pub front_ends: BTreeMap<String, u64>,
     /// What recovery did when this keeper started, if there was something to recover.
     pub recovered: Option<holdfast_recovery::Report>,
+}
+
+impl Summary {
+    /// Whether a count is above what there can have been.
+    pub fn is_above(&self, most: u64) -> bool {
+        [
+            self.writes_absorbed,
+            self.syncs_absorbed,
+            self.syncs_real,
+            self.syncs_crowded,
+            self.truncates_absorbed,
+            self.stalls,
+            self.cancels,
+            self.settles,
+            self.no_room,
+        ]
+        .into_iter()
+        .any(|count| count > most)
+    }
 }
 
 impl Summary {

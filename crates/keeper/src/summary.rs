@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use holdfast_board::{PAGE_BYTES, SegmentState};
 
@@ -13,7 +13,18 @@ use crate::status::{BypassedFile, Process, Status, Summary, SyncedFile, TookCoun
 use holdfast_disk::{OsFile, locked};
 use holdfast_durable::ManagedFile;
 
+/// What is said of a keeper whose counts cannot be true.
+const BOARD_DAMAGED: &str = "the board is damaged: a program has written over what it shares with its keeper, whose counts \
+                             cannot be true";
+
 impl Keeper {
+    /// More than one of anything in a nanosecond no processor has ever counted.
+    fn counted_max(&self) -> u64 {
+        let processors = std::thread::available_parallelism().map_or(u64::MAX, |count| count.get() as u64);
+        let ns = self.since.elapsed().as_nanos().try_into().unwrap_or(u64::MAX);
+        processors.saturating_mul(ns)
+    }
+
     fn bypassed_files(&self) -> Vec<BypassedFile> {
         let synced = &self.durable.board.header().synced_by_kernel;
         let with_syncs = |(file, inode): &(BypassedFile, Option<Inode>)| BypassedFile {
@@ -58,13 +69,21 @@ impl Keeper {
             recovered: self.recovered.clone(),
             ..Summary::default()
         };
+        // Clients may have written anything there.
+        let add = |sum: &mut u64, count: &AtomicU64| {
+            *sum = sum.saturating_add(count.load(Ordering::Relaxed));
+        };
         for lane in self.durable.board.lanes() {
-            summary.writes_absorbed += lane.writes.load(Ordering::Relaxed);
-            summary.bytes_absorbed += lane.bytes.load(Ordering::Relaxed);
-            summary.nvm_bytes += lane.nvm_bytes.load(Ordering::Relaxed);
-            summary.cancels += lane.cancels.load(Ordering::Relaxed);
-            summary.stalls += lane.stalls.load(Ordering::Relaxed);
-            summary.stall_ns += lane.stall_ns.load(Ordering::Relaxed);
+            add(&mut summary.writes_absorbed, &lane.writes);
+            add(&mut summary.bytes_absorbed, &lane.bytes);
+            add(&mut summary.nvm_bytes, &lane.nvm_bytes);
+            add(&mut summary.cancels, &lane.cancels);
+            add(&mut summary.stalls, &lane.stalls);
+            add(&mut summary.stall_ns, &lane.stall_ns);
+        }
+        summary.is_board_damaged = summary.is_above(self.counted_max());
+        if summary.is_board_damaged {
+            self.notes.once(BOARD_DAMAGED.to_owned());
         }
         for file in self.durable.managed() {
             let state = self.durable.board.row(file.slot).state();
@@ -97,6 +116,8 @@ impl Keeper {
         let is_dirty = |file: &&Arc<ManagedFile<OsFile>>| self.durable.is_dirty(file);
         let oldest_ns = managed.iter().filter(is_dirty).filter_map(|file| self.age_ns_of(file)).max();
         let dirty = managed.iter().filter(is_dirty).count() as u64;
+        // Before the errors are looked at, to which it may add one.
+        let summary = self.summary(dirty == 0);
         let in_lanes: u64 = self
             .durable
             .board
@@ -138,7 +159,7 @@ impl Keeper {
             syncs_real_ns: took.sum_ns(),
             errors: locked(&self.notes.errors).iter().cloned().collect(),
             options: self.config.clone(),
-            summary: self.summary(dirty == 0),
+            summary,
         }
     }
 }

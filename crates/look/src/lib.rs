@@ -9,6 +9,7 @@ pub mod metrics;
 pub mod report;
 pub mod sizes;
 pub mod status;
+pub mod summary_file;
 pub mod top;
 pub mod verdict;
 pub mod words;

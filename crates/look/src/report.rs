@@ -6,7 +6,7 @@ use std::io::{ErrorKind, Write as _};
 
 use anyhow::Context;
 use holdfast_keeper::status::Summary;
-use holdfast_recovery::{FileOutcome, FileReport, Report};
+use holdfast_recovery::{FileOutcome, FileReport, Report, shown_json};
 use serde::Serialize;
 
 use crate::sizes::{human_bytes, human_count, human_ns};
@@ -42,12 +42,12 @@ pub fn say_lines(text: &str) {
 
 /// The JSON form of anything, indented, with a newline.
 pub fn json(value: &impl Serialize) -> anyhow::Result<String> {
-    Ok(serde_json::to_string_pretty(value).context("cannot write JSON")? + "\n")
+    Ok(shown_json(&serde_json::to_string_pretty(value).context("cannot write JSON")?) + "\n")
 }
 
 /// The same in one line.
 pub fn json_line(value: &impl Serialize) -> anyhow::Result<String> {
-    Ok(serde_json::to_string(value).context("cannot write JSON")? + "\n")
+    Ok(shown_json(&serde_json::to_string(value).context("cannot write JSON")?) + "\n")
 }
 
 /// Two columns, aligned.

@@ -6,10 +6,12 @@ use std::path::Path;
 
 use holdfast_keeper::config::Durability;
 use holdfast_keeper::status::{BypassedFile, Summary, SyncedFile, UnseenProgram};
+use holdfast_look::summary_file::Target;
 use serde::Serialize;
 
 use crate::sizes::human_count;
 use crate::words::shown;
+use crate::{locate, report};
 
 /// What a keeper had counted before the program was started.
 #[derive(Default)]
@@ -30,6 +32,12 @@ pub struct Judged<'a> {
     pub verdict: Option<&'a str>,
 }
 
+/// Writes the summary of what was run, and the verdict on it.
+pub fn write(target: Target, summary: &Summary, verdict: Option<&str>) -> anyhow::Result<()> {
+    let to_people = || report::summary(summary) + verdict.unwrap_or_default();
+    target.write(to_people, &Judged { summary, verdict })
+}
+
 /// Reasons that are told; `--summary` tells all.
 const REASONS_MAX: usize = 2;
 /// Below this share the reasons are told, too, in thousandths.
@@ -37,6 +45,11 @@ const SHARE_LOW: u64 = 500;
 
 /// The verdict on what happened since.
 pub fn verdict(before: &Before, after: &Summary, durability: Durability) -> Option<String> {
+    if after.is_board_damaged {
+        let damaged = "the board is damaged: a program has written over what it shares with its keeper, and what was absorbed \
+                       is not known";
+        return Some(damaged.to_owned());
+    }
     let since = |count: fn(&Summary) -> u64| count(after).saturating_sub(count(&before.summary));
     let (absorbed, real) = (since(|told| told.syncs_absorbed), since(|told| told.syncs_real));
     let other = since(|told| told.writes_absorbed) + since(|told| told.truncates_absorbed);
@@ -248,6 +261,14 @@ fn in_words(wrong: &str, paths: &[&str]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_cannot_be_true_is_not_told() {
+        let after = Summary { is_board_damaged: true, ..told_of(9, 1 << 47) };
+        let told = verdict(&Before::default(), &after, Durability::Sync).unwrap();
+        assert!(told.starts_with("the board is damaged") && !told.contains('%'), "{told}");
+        assert!(after.is_above(1 << 46) && !told_of(9, 8).is_above(9));
+    }
 
     fn told_of(syncs_absorbed: u64, syncs_real: u64) -> Summary {
         Summary { syncs_absorbed, syncs_real, ..Summary::default() }

@@ -13,6 +13,7 @@ use std::ptr::NonNull;
 use rustix::fs::{CWD, FallocateFlags, Mode, OFlags, fallocate, fstat, fstatfs, fsync, ftruncate, openat};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap};
+use rustix::process::{Resource, getrlimit};
 
 use crate::detect::{detect, open_media};
 use crate::error::MediaError;
@@ -82,6 +83,13 @@ fn fill(
     };
     if info.len > len {
         ftruncate(file, len).map_err(full)?;
+    }
+    // The kernel would end this process, if it does not ignore SIGXFSZ.
+    match getrlimit(Resource::Fsize).current {
+        Some(limit) if limit < len && info.len < len => {
+            return Err(MediaError::SizeLimit { path: path.to_owned(), len, limit });
+        }
+        _ => {}
     }
     let volatile = info.kind == MediaKind::Volatile;
     if volatile {

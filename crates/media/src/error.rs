@@ -118,6 +118,36 @@ pub enum MediaError {
         /// Bytes that an unprivileged user could still allocate.
         free: u64,
     },
+    /// This process may not make a file that is so large.
+    #[error(
+        "no room for {len} bytes in {path}: files of this process may have {limit} bytes at most. Raise the hard limit \
+         (`ulimit -Hf`, RLIMIT_FSIZE; LimitFSIZE= of a service), or choose a smaller --size",
+        path = .path.display()
+    )]
+    SizeLimit {
+        /// The file.
+        path: PathBuf,
+        /// Bytes asked for.
+        len: u64,
+        /// Bytes that a file may have.
+        limit: u64,
+    },
+    /// A file has holes, and what is missing cannot be had.
+    #[error(
+        "{path} has holes, as a copy has that leaves zeros out: {missing} bytes of it are missing, and where it lies \
+         ({file_system}) {free} bytes are free. Make room there, or copy it to another place",
+        path = .path.display()
+    )]
+    Holes {
+        /// The file.
+        path: PathBuf,
+        /// Bytes that have no place yet.
+        missing: u64,
+        /// Kind and mount point of the file system.
+        file_system: String,
+        /// Bytes that could still be allocated.
+        free: u64,
+    },
     /// The machine has too little memory for a pool in it.
     #[error(
         "no room for {len} bytes in {path}: it lives in memory, of which {available} bytes are free. Choose a \

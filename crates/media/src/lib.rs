@@ -17,6 +17,7 @@ mod crc_fold;
 mod delay;
 mod detect;
 mod error;
+mod holes;
 mod kind;
 mod mapping;
 mod nvm;

@@ -18,6 +18,7 @@ use crate::cpu::{Choice, CopyPath, FlushPath};
 use crate::delay::{Delay, Throttle};
 use crate::detect::{detect, open_media};
 use crate::error::MediaError;
+use crate::holes;
 use crate::kind::{HUGE_PAGE_BYTES, MediaInfo, MediaKind};
 use crate::nvm::{LINE_BYTES, Nvm};
 use crate::stream::{sfence, stream};
@@ -73,8 +74,15 @@ impl Mapping {
             return Err(MediaError::Empty { path: path.to_owned() });
         }
         let read_only_front = if mode == OpenMode::ReadOnly { info.len } else { 0 };
+        let has_holes = match mode {
+            OpenMode::ReadWrite => holes::fill(fd, path, &info).map(|()| false)?,
+            OpenMode::ReadOnly => holes::refuse_unreadable(fd, path, &info)?,
+        };
         let mapping = map(fd, &info, read_only_front)
             .map_err(|e| MediaError::Map { path: path.to_owned(), source: e.into() })?;
+        if has_holes && !mapping.populate() {
+            return Err(holes::no_room(fd, path, &info, holes::missing(fd, &info)));
+        }
         Ok((mapping, info))
     }
 
@@ -88,6 +96,15 @@ impl Mapping {
         read_only_front: u64,
     ) -> Result<Mapping, MediaError> {
         map(fd, info, read_only_front).map_err(|errno| MediaError::MapDescriptor { len: info.len, errno })
+    }
+
+    /// Has the kernel look at every page now, which fails where a load would end the process.
+    fn populate(&self) -> bool {
+        // SAFETY: the mapping's own range, of which nothing is changed.
+        let populated =
+            unsafe { madvise(self.base.as_ptr().cast(), self.len as usize, Advice::LinuxPopulateRead) };
+        // A kernel before 5.14 does not know it.
+        !matches!(populated, Err(Errno::FAULT | Errno::NOMEM))
     }
 
     /// Slows this mapping down from now on.

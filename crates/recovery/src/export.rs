@@ -14,6 +14,7 @@ use super::entry::Entry;
 use super::file::SlotFile;
 use super::replay::replay;
 use super::source::Source;
+use super::words::shown_json;
 use holdfast_disk::{DiskFile, OsFile};
 
 #[derive(Serialize)]
@@ -106,7 +107,7 @@ fn row(entry: &Entry) -> RecordRow {
 
 fn json(path: &Path, value: &impl Serialize) -> io::Result<()> {
     let mut out = BufWriter::new(new_file(path)?);
-    serde_json::to_writer_pretty(&mut out, value)?;
+    out.write_all(shown_json(&serde_json::to_string_pretty(value)?).as_bytes())?;
     out.write_all(b"\n")?;
     out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()
 }

@@ -50,10 +50,10 @@ mod writer;
 pub use error::PoolError;
 pub use format::format;
 pub use mapped::mapped_by;
-pub use open::{OpenPool, RecoveredPool, open_file};
+pub use open::{OpenPool, RecoveredPool, open_file, refuse_unusable};
 pub use report::{FileOutcome, FileReport, RecoverOptions, Report, UnknownOutcome};
 pub use run::Recovered;
-pub use words::{is_hidden, quoted};
+pub use words::{is_hidden, quoted, shown_json};
 
 /// Recovers a pool that no keeper owns. `progress` hears `(stage, done, total)` in bytes.
 ///

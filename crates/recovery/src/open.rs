@@ -175,8 +175,20 @@ impl OpenPool {
     }
 }
 
+/// Whether the file at `path` is a pool that could be opened by its owner, who is to be this user.
+/// Nothing is changed, and its keeper may serve it meanwhile.
+pub fn refuse_unusable(path: &Path, owner: u32) -> Result<(), PoolError> {
+    let file = open_file_of(path, OpenMode::ReadOnly, owner)?;
+    let (mapping, _) = Mapping::open_fd(file.as_fd(), path, OpenMode::ReadOnly).map_err(PoolError::Media)?;
+    superblock(path, &mapping).map(drop)
+}
+
 /// Opens the file or device of a pool, if it is ours.
 pub fn open_file(path: &Path, mode: OpenMode) -> Result<File, PoolError> {
+    open_file_of(path, mode, rustix::process::geteuid().as_raw())
+}
+
+fn open_file_of(path: &Path, mode: OpenMode, me: u32) -> Result<File, PoolError> {
     let mut options = File::options();
     options.read(true).write(mode == OpenMode::ReadWrite).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
     let (begun, mut opened) = (Instant::now(), options.open(path));
@@ -204,7 +216,6 @@ pub fn open_file(path: &Path, mode: OpenMode) -> Result<File, PoolError> {
     }
     // Recovery writes to the files a pool names with the rights of who runs it: never on another
     // user's word.
-    let me = rustix::process::geteuid().as_raw();
     if metadata.uid() != me && !on(Canary::RootStaysRoot) {
         return Err(PoolError::NotOurs { pool: path.to_owned(), owner: metadata.uid(), me });
     }

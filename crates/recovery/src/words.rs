@@ -22,6 +22,24 @@ pub fn is_hidden(char: char) -> bool {
     char.is_control() || turns
 }
 
+/// JSON in which every character is one that a reader sees: JSON itself has a terminal's controls
+/// by their numbers, and this has the rest so, which means the same.
+pub fn shown_json(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    let mut units = [0; 2];
+    for char in text.chars() {
+        // Outside of names JSON is ASCII, with line feeds between its parts.
+        if char.is_ascii() && char != '\u{7f}' || !is_hidden(char) {
+            shown.push(char);
+            continue;
+        }
+        for unit in char.encode_utf16(&mut units) {
+            let _ = write!(shown, "\\u{unit:04x}");
+        }
+    }
+    shown
+}
+
 /// bash, zsh and ksh read this form.
 fn in_dollars(bytes: &[u8]) -> String {
     let mut word = String::from("$'");
@@ -51,6 +69,15 @@ mod tests {
     use std::ffi::OsStr;
 
     use super::*;
+
+    #[test]
+    fn json_means_the_same_when_it_is_shown() {
+        let name = "/a\u{202e}b\u{7f}\u{85}\n\u{e0041}\u{1b}\u{200b}/日本";
+        let shown = shown_json(&serde_json::to_string_pretty(&[name]).unwrap());
+        assert!(shown.contains(r"/a\u202eb\u007f\u0085\n"), "{shown}");
+        assert!(shown.contains("日本") && shown.starts_with("[\n"), "{shown}");
+        assert_eq!(serde_json::from_str::<Vec<String>>(&shown).unwrap(), [name]);
+    }
 
     #[test]
     fn names_are_passed_on_as_a_shell_reads_them() {

@@ -2,6 +2,7 @@
 //! there, and what else of the process itself is theirs to set.
 
 use std::ffi::OsString;
+use std::fmt;
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -44,6 +45,8 @@ const SHARED: &str = "/tmp";
 
 /// Descriptors that managed files leave free: for events of the fence and for who connects.
 const DESCRIPTORS_KEPT: u64 = 256;
+/// A keeper has two dozen of its own, and one for each process that it serves.
+const DESCRIPTORS_MIN: u64 = 64;
 /// How many this process may have.
 static DESCRIPTORS_MAX: AtomicU64 = AtomicU64::new(u64::MAX);
 
@@ -278,7 +281,10 @@ pub fn connect_unless(socket: &Path, mut gives_up: impl FnMut() -> bool) -> io::
 
 /// Two descriptions for each managed file: as many as the kernel allows, who may exceed the limit
 /// that we were started with, and else as many as that.
-pub fn raise_descriptor_limit() {
+///
+/// # Errors
+/// A keeper could not serve with so few.
+pub fn raise_descriptor_limit() -> Result<(), TooFewDescriptors> {
     let allowed = std::fs::read_to_string("/proc/sys/fs/nr_open").ok();
     let allowed = allowed.and_then(|text| text.trim().parse().ok()).unwrap_or(0);
     let limit = getrlimit(Resource::Nofile);
@@ -288,7 +294,37 @@ pub fn raise_descriptor_limit() {
     }
     let now = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     DESCRIPTORS_MAX.store(now, Ordering::Relaxed);
+    if now < DESCRIPTORS_MIN { Err(TooFewDescriptors { limit: now }) } else { Ok(()) }
 }
+
+/// Whether a keeper that this process starts could serve. It is seen by trying, since who may raise
+/// the limit is the kernel's to say; the limit stays what it was.
+pub fn refuse_too_few_descriptors() -> Result<(), TooFewDescriptors> {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = raise_descriptor_limit();
+    // It may be lowered by anybody.
+    let _ = setrlimit(Resource::Nofile, limit);
+    raised
+}
+
+/// A keeper would run out of descriptors before it has let in the first program, or soon after.
+#[derive(Clone, Copy, Debug)]
+pub struct TooFewDescriptors {
+    limit: u64,
+}
+
+impl fmt::Display for TooFewDescriptors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "a keeper may have {} open descriptors at most here, and needs {DESCRIPTORS_MIN}: raise the hard limit \
+             (`ulimit -Hn`, RLIMIT_NOFILE; LimitNOFILE= of a service)",
+            self.limit
+        )
+    }
+}
+
+impl std::error::Error for TooFewDescriptors {}
 
 /// Whether so many descriptors are in use that no file may be managed by one more: the kernel makes
 /// one for each event of the fence and refuses whoever waits for it where it cannot. New

@@ -10,10 +10,10 @@ mod server;
 mod spaces;
 mod watch;
 
-use std::path::Path;
-
 use anyhow::{Context, bail};
 use holdfast_keeper::config::{KeeperConfig, WriteBehind};
+use holdfast_keeper::status::Summary;
+use holdfast_look::summary_file::Target;
 
 use crate::args::{KeeperArgs, MountArgs, RunArgs};
 use crate::attach::{self, Keeper};
@@ -21,13 +21,13 @@ use crate::exit::EXIT_KEEPER;
 use crate::notify::Notify;
 use crate::signals::Signals;
 use crate::words::quoted;
-use crate::{config, locate, options, preload, report, run, verdict};
+use crate::{config, options, preload, report, run, verdict};
 use detached::Detached;
 use fuse::{Mounted, Way};
 use place::Place;
 use server::{Server, Start};
 use spaces::Views;
-use watch::{Ended, Watch};
+use watch::Watch;
 
 pub use server::serve;
 
@@ -53,16 +53,9 @@ pub fn run(args: MountArgs) -> anyhow::Result<u8> {
     let library = preload::library()?;
     let config = options::config_of(&args.keeper)?;
     let notify = Notify::from_environment()?;
-    if let Some(target) = &args.summary {
-        run::refuse_unwritable(target)?;
-    }
+    let target = args.summary.as_deref().map(Target::open).transpose()?;
     // No working directory of the user's stays busy, least of all the one that is covered.
-    let summary = match args.summary {
-        Some(file) if file != Path::new("-") => Some(locate::absolute(&file)?),
-        other => other,
-    };
     std::env::set_current_dir("/").context("cannot change to /")?;
-    let args = RunArgs { summary, ..args };
 
     let views = if place.is_over() { Some(spaces::part(&place.volume)?) } else { None };
     let mut keeper =
@@ -107,7 +100,9 @@ pub fn run(args: MountArgs) -> anyhow::Result<u8> {
     if let Some(notify) = &notify {
         notify.send("STOPPING=1");
     }
-    conclude(&args, &place, keeper, ended, &before, &config)
+    let (summary, keeper_well) = run::finish(keeper, ended.keeper_lost, &config, &signals);
+    let judged = (&summary, verdict::verdict(&before, &summary, config.durability));
+    Ok(conclude(args.quiet, target, &place, judged, (keeper_well, ended.is_well)))
 }
 
 fn refuse_options(args: &MountArgs) -> anyhow::Result<()> {
@@ -181,32 +176,29 @@ fn say_mounted(args: &RunArgs, place: &Place, config: &KeeperConfig, notify: Opt
     }
 }
 
-/// Brings everything to the disk and says how it went.
+/// Says how it went: whether the keeper brought everything to the disk, and the server served to
+/// the end.
 fn conclude(
-    args: &RunArgs,
+    quiet: bool,
+    target: Option<Target>,
     place: &Place,
-    keeper: Keeper,
-    ended: Ended,
-    before: &verdict::Before,
-    config: &KeeperConfig,
-) -> anyhow::Result<u8> {
-    let (summary, keeper_well) = run::finish(keeper, ended.keeper_lost, config);
-    let verdict = verdict::verdict(before, &summary, config.durability);
+    (summary, verdict): (&Summary, Option<String>),
+    (keeper_well, server_well): (bool, bool),
+) -> u8 {
     // It was mounted: its status counts, whatever becomes of what is told about it.
-    let wrote = args.summary.as_ref().map(|target| run::write_summary(&summary, verdict.as_deref(), target));
-    if let Some(Err(error)) = wrote {
+    let is_said = target.as_ref().is_some_and(Target::is_standard_error);
+    if let Some(Err(error)) = target.map(|target| verdict::write(target, summary, verdict.as_deref())) {
         report::say(&format!("{error:#}"));
     }
-    let is_said = args.summary.as_deref() == Some(Path::new("-"));
-    if let Some(verdict) = verdict.filter(|_| !args.quiet && !is_said) {
+    if let Some(verdict) = verdict.filter(|_| !quiet && !is_said) {
         report::say(&verdict);
     }
-    if !args.quiet && keeper_well && ended.is_well {
+    if !quiet && keeper_well && server_well {
         report::say(&format!("unmounted {}; everything is on the disk", place.point.display()));
     }
-    Ok(match (keeper_well, ended.is_well) {
+    match (keeper_well, server_well) {
         (false, _) => EXIT_KEEPER,
         (true, false) => EXIT_SERVER,
         (true, true) => 0,
-    })
+    }
 }

@@ -18,6 +18,7 @@ use super::behind::{Program, behind_house};
 use super::durable::{Bench, bench, bench_that_tells};
 use super::{House, NEVER_MS, contents, errno, house, house_with, write_at};
 use crate::config::FenceChoice;
+use crate::control::Control;
 use holdfast_disk::OsFile;
 use holdfast_durable::{Events, ManagedFile, Writers};
 use holdfast_testkit::Random;
@@ -481,4 +482,22 @@ fn a_registration_that_cannot_be_ended_keeps_nobody() {
     let begun = Instant::now();
     assert!(house.client.register(second.as_raw_fd(), Origin::Opened, None, || true).unwrap().is_some());
     assert!(begun.elapsed() < Duration::from_secs(2), "it took {:?}", begun.elapsed());
+}
+
+/// A program that writes over the board was said to have had 140 million million syncs.
+#[test]
+fn a_count_that_cannot_be_true_is_told_as_damage() {
+    let house = house("counts", NEVER_MS);
+    let (file, place) = house.create("a");
+    write_at(&house.client, place, &file, 0, b"a");
+    let status = || Control::connect(&house.pool).unwrap().status().unwrap();
+    let before = status();
+    assert!(!before.summary.is_board_damaged && before.errors.is_empty(), "{:?}", before.errors);
+    for damage in [1 << 47, u64::MAX] {
+        house.client.board().header().count_absorbed(None, place.slot);
+        house.client.board().header().syncs_real.add(damage);
+        let after = status();
+        assert!(after.summary.is_board_damaged);
+        assert!(after.errors.iter().any(|told| told.contains("the board is damaged")), "{:?}", after.errors);
+    }
 }

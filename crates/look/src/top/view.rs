@@ -94,10 +94,11 @@ fn about_keeper(model: &Model, columns: usize) -> Vec<Line> {
     let summary = &status.summary;
     let rates = model.rates.unwrap_or_default();
     let per_second = |rate: f64| format!("{}/s", human_count(rate.round() as u64));
-    let syncs = summary.syncs_absorbed + summary.syncs_real;
-    let share = (summary.syncs_absorbed * 1000).checked_div(syncs);
+    let syncs = if summary.is_board_damaged { 0 } else { summary.syncs_absorbed + summary.syncs_real };
+    let share = summary.syncs_absorbed.saturating_mul(1000).checked_div(syncs);
+    let none = if summary.is_board_damaged { "not known: the board is damaged" } else { "no syncs yet" };
     let share = share.map_or_else(
-        || "no syncs yet".to_owned(),
+        || none.to_owned(),
         |share| format!("{}.{} % of {} absorbed", share / 10, share % 10, human_count(syncs)),
     );
     let used = status.segments.saturating_sub(status.segments_free);
