@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use holdfast_board::{PAGE_BYTES, SegmentState};
+use holdfast_board::{Inode, LaneRow, PAGE_BYTES, SegmentState};
 
-use crate::keeper::{Attached, Inode, Keeper};
+use crate::keeper::{Attached, Keeper};
 use crate::listing::name_of;
 use crate::status::{BypassedFile, Process, Status, Summary, SyncedFile, TookCount};
 use holdfast_disk::{OsFile, locked};
@@ -59,12 +59,13 @@ impl Keeper {
             ..Summary::default()
         };
         for lane in self.durable.board.lanes() {
-            summary.writes_absorbed += lane.writes.load(Ordering::Relaxed);
-            summary.bytes_absorbed += lane.bytes.load(Ordering::Relaxed);
-            summary.nvm_bytes += lane.nvm_bytes.load(Ordering::Relaxed);
-            summary.cancels += lane.cancels.load(Ordering::Relaxed);
-            summary.stalls += lane.stalls.load(Ordering::Relaxed);
-            summary.stall_ns += lane.stall_ns.load(Ordering::Relaxed);
+            let counts = lane.counts();
+            summary.writes_absorbed += counts.writes;
+            summary.bytes_absorbed += counts.bytes;
+            summary.nvm_bytes += counts.nvm_bytes;
+            summary.cancels += counts.cancels;
+            summary.stalls += counts.stalls;
+            summary.stall_ns += counts.stall_ns;
         }
         for file in self.durable.managed() {
             let state = self.durable.board.row(file.slot).state();
@@ -97,14 +98,8 @@ impl Keeper {
         let is_dirty = |file: &&Arc<ManagedFile<OsFile>>| self.durable.is_dirty(file);
         let oldest_ns = managed.iter().filter(is_dirty).filter_map(|file| self.age_ns_of(file)).max();
         let dirty = managed.iter().filter(is_dirty).count() as u64;
-        let in_lanes: u64 = self
-            .durable
-            .board
-            .lanes()
-            .iter()
-            .filter(|lane| lane.segment.load(Ordering::Relaxed) != 0)
-            .map(|lane| u64::from(lane.at.load(Ordering::Relaxed)))
-            .sum();
+        let in_lanes: u64 =
+            self.durable.board.lanes().iter().filter_map(LaneRow::filled_bytes).map(u64::from).sum();
         let sealed = count(|state| state == SegmentState::Sealed);
         let plan = self.durable.board.plan();
         let took = &self.durable.board.header().syncs_took;
