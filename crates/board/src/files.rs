@@ -10,7 +10,6 @@ use crate::header::Header;
 use crate::ledger::Epoch;
 use crate::owner::{WAITERS, Waiter, lock_word, unlock_word};
 use crate::stalls::Held;
-use crate::states::FileState;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, wait};
 use crate::times::Changes;
 
@@ -33,7 +32,7 @@ const FLAGS: u32 = LOADED | WATCHED | TOUCHED | STALLED | WANTED;
 #[repr(C, align(128))]
 #[derive(Default)]
 pub struct FileRow {
-    /// A [`FileState`].
+    /// A [`crate::FileState`].
     pub(crate) state: AtomicU32,
     /// 0, or who keeps all writers out: a client id, or `u32::MAX >> 1` for the keeper.
     pub(crate) exclusive: AtomicU32,
@@ -87,28 +86,6 @@ pub struct FileRow {
 const _: () = assert!(size_of::<FileRow>() == 128);
 
 impl FileRow {
-    /// The state now.
-    #[inline]
-    pub fn state(&self) -> FileState {
-        FileState::of_row(self.state.load(Ordering::SeqCst), || self.has_use())
-    }
-
-    fn has_use(&self) -> bool {
-        self.generation() != Generation::NONE
-    }
-
-    /// Whether it says no state that there is, of a file that has the row: a stray store left that.
-    pub fn has_no_state(&self) -> bool {
-        let word = self.state.load(Ordering::SeqCst);
-        FileState::of_row(word, || self.has_use()) as u32 != word
-    }
-
-    /// Has such a row say that its file failed. What the page cache lacks of it stays counted, as
-    /// of every file that fails (`Board::go`).
-    pub fn fail_without_state(&self) {
-        self.state.store(FileState::damaged() as u32, Ordering::SeqCst);
-    }
-
     /// Keeps new writers out. Those under way must still be waited for (see `Board::lock_file`).
     pub(crate) fn lock_exclusive(&self, who: u32, header: &Header) -> bool {
         lock_word(&self.exclusive, who, &Waiter { header, row: Some(self), may_be_taken: false })
