@@ -4,7 +4,6 @@
 //! only the kernel's part, the `pwrite` to the page cache, is an empty function here. State Behind
 //! has no such part.
 
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
@@ -125,7 +124,7 @@ fn append(client: &Client, source: &Block, lags: bool, place: fn(u64) -> Place) 
             other => bail!("the library did not absorb a write: {other:?}"),
         }
     }
-    row.size_hint.store(0, Ordering::SeqCst);
+    row.set_end(0);
     Ok(())
 }
 

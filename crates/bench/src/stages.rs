@@ -5,8 +5,6 @@
 //! Stages in a loop overlap less than in the whole, or more: their sum is near the whole, not equal
 //! to it.
 
-use std::sync::atomic::Ordering;
-
 use anyhow::{Result, bail};
 use holdfast_board::{Board, Content, LaneIndex, PAGE_BYTES, Page, Plan, SegmentState, Source, Way};
 use holdfast_cache::{Client, FileRef, Outcome as Absorbed, Place};
@@ -87,9 +85,9 @@ impl Loops<'_> {
         let lane = &board.lanes()[board.lanes().len() - 1];
         for _ in 0..BATCH {
             while !lane.try_take(1) {}
-            lane.announce.store(board.next_seq().next(), Ordering::SeqCst);
-            lane.announce.store(Seq::ZERO, Ordering::Release);
-            lane.owner.swap(0, Ordering::AcqRel);
+            lane.announce(Slot::new(0), board.next_seq().next());
+            lane.end_announcement();
+            lane.let_go();
         }
         Ok(())
     }
@@ -108,7 +106,7 @@ impl Loops<'_> {
         let board = self.board();
         for _ in 0..BATCH {
             let seq = board.draw_seq(row_of(board));
-            row_of(board).newest_seq.fetch_max(seq, Ordering::SeqCst);
+            row_of(board).raise_newest(seq);
         }
         Ok(())
     }
@@ -185,7 +183,7 @@ fn client(nvm: Mapping, layout: Layout) -> Result<Client> {
     board.header().counter.begin(Seq::new(1));
     let row = row_of(&board);
     row.begin_use(Generation::new(1));
-    row.size_hint.store(FILE_PAGES * PAGE_BYTES, Ordering::SeqCst);
+    row.set_end(FILE_PAGES * PAGE_BYTES);
     board.go(Slot::new(0), Way::Register);
     board.go(Slot::new(0), Way::EnterBehind);
     for row in &board.segments()[layout.segment_count as usize..] {
@@ -193,7 +191,7 @@ fn client(nvm: Mapping, layout: Layout) -> Result<Client> {
     }
     // All rows are there before the first stage is timed.
     for page in 0..FILE_PAGES {
-        board.pages().insert(Slot::new(0), Page::new(page), whole_page(), Seq::new(1), &row.page_rows);
+        board.pages().insert(Slot::new(0), Page::new(page), whole_page(), Seq::new(1), row.page_rows());
     }
     Ok(Client::new(nvm, board, layout, [0x42; 16], 1))
 }

@@ -9,7 +9,7 @@ use holdfast_canary::{Canary, on};
 use crate::files::{FileRow, TAKER_ID};
 use crate::frames::Frames;
 use crate::header::Header;
-use crate::lanes::LaneRow;
+use crate::lanes::{LaneRow, Locked};
 use crate::loaded::Loaded;
 use crate::locks::PageLocks;
 #[cfg(not(shuttle))]
@@ -22,9 +22,9 @@ use crate::plan::Plan;
 use crate::requests::RequestCell;
 use crate::segments::SegmentRow;
 use crate::stalls::Stall;
-use crate::stamps::Stamps;
-use crate::sync::{Ordering, pause, spin_loop};
+use crate::sync::{pause, spin_loop};
 use crate::times::TimesRow;
+use crate::versions::Versions;
 
 /// Looks at a lane before letting time pass: about as long as an operation takes.
 const SPINS: u32 = if cfg!(shuttle) { 1 } else { 1000 };
@@ -126,10 +126,10 @@ impl Board {
         self.tables.loaded()
     }
 
-    /// The stamps of pages.
+    /// The versions of pages.
     #[inline]
-    pub fn stamps(&self) -> Stamps<'_> {
-        Stamps { locks: self.tables.locks(), changes: self.tables.changes() }
+    pub fn versions(&self) -> Versions<'_> {
+        Versions { locks: self.tables.locks(), changes: self.tables.changes() }
     }
 
     /// The page locks.
@@ -193,16 +193,15 @@ impl Board {
             .map(LaneIndex::new)
             .zip(self.lanes())
             .filter(move |(_, lane)| lane.announces(slot).is_some());
-        on_it.map(|(index, lane)| (index, lane.owner.load(Ordering::SeqCst)))
+        on_it.map(|(index, lane)| (index, lane.owner()))
     }
 
     /// Opens the page locks of a lane that stands still in an operation on a slot whose use has
     /// ended: pages of other files have the same locks.
     pub fn open_pages_of(&self, lane: LaneIndex, slot: Slot) {
         let row = &self.lanes()[lane.index()];
-        let bytes = row.lock_bytes.load(Ordering::SeqCst);
-        if bytes > 0 {
-            self.page_locks().unlock(lane, slot, row.lock_offset.load(Ordering::SeqCst), bytes);
+        if let Some(Locked { offset, bytes }) = row.locks() {
+            self.page_locks().unlock(lane, slot, offset, bytes);
         }
     }
 
@@ -286,6 +285,7 @@ impl Board {
 #[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::*;
+    use crate::sync::Ordering;
     use holdfast_pool::Generation;
 
     #[test]
@@ -314,7 +314,7 @@ mod tests {
         board.header().table_version.store(41, Ordering::SeqCst);
         std::thread::scope(|scope| {
             let finder = scope.spawn(|| board.find(0, 70));
-            while board.header().stalled.word.load(Ordering::SeqCst) == 0 {
+            while board.header().stalled.rung() == 0 {
                 std::thread::sleep(Duration::from_millis(5));
             }
             assert!(!finder.is_finished());
@@ -342,8 +342,7 @@ mod tests {
         let (board, _fd) = Board::create(Plan::new(256, 16)).unwrap();
         board.header().counter.raise(Seq::new(100));
         assert_eq!(board.settled_seq(Slot::new(7)), Seq::new(99));
-        board.lanes()[1].slot.store(7, Ordering::SeqCst);
-        board.lanes()[1].announce.store(Seq::new(51), Ordering::SeqCst);
+        board.lanes()[1].announce(Slot::new(7), Seq::new(51));
         assert_eq!(board.settled_seq(Slot::new(7)), Seq::new(49));
         assert_eq!(board.settled_seq(Slot::new(8)), Seq::new(99));
     }

@@ -10,11 +10,10 @@ use crate::header::Header;
 use crate::ledger::Epoch;
 use crate::owner::{WAITERS, Waiter, lock_word, unlock_word};
 use crate::stalls::Held;
-use crate::states::{FileState, state_of, word_of_damaged};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, wait};
 use crate::times::Changes;
 
-/// `size_hint` when nothing is known.
+/// The end of a file when nothing is known.
 pub const NO_SIZE: u64 = u64::MAX;
 
 /// Who takes files from clients that stand still, as an owner in the board: the keeper, by a name
@@ -33,16 +32,16 @@ const FLAGS: u32 = LOADED | WATCHED | TOUCHED | STALLED | WANTED;
 #[repr(C, align(128))]
 #[derive(Default)]
 pub struct FileRow {
-    /// A [`FileState`].
-    pub state: AtomicU32,
+    /// A [`crate::FileState`].
+    pub(crate) state: AtomicU32,
     /// 0, or who keeps all writers out: a client id, or `u32::MAX >> 1` for the keeper.
-    pub exclusive: AtomicU32,
+    pub(crate) exclusive: AtomicU32,
     /// Generation of the slot's use; a client that remembers another one asks again.
     pub(crate) generation: AtomicGeneration,
     /// Device number.
-    pub dev: AtomicU64,
+    pub(crate) dev: AtomicU64,
     /// Inode number.
-    pub ino: AtomicU64,
+    pub(crate) ino: AtomicU64,
     /// 1 once a record of this use stays: recovery could make the file from it. One that is not
     /// written yet, or was cancelled, does not count. Before that 0, or from 2 on when the file's
     /// creation was noted in the ledger.
@@ -54,35 +53,32 @@ pub struct FileRow {
     /// that the keeper saw last, or 0.
     flags: AtomicU32,
     /// Highest seq drawn for this file; raised before the record is written.
-    pub newest_seq: AtomicSeq,
+    pub(crate) newest_seq: AtomicSeq,
     /// Copy of the slot's `expired_seq`.
-    pub expired_seq: AtomicSeq,
-    /// The file's size while no write that makes it longer is under way, or [`NO_SIZE`]. Whoever
-    /// makes it longer holds the cursor lock, or has the file exclusively. Every use is verified,
-    /// since processes outside may append; in state Behind it is what counts, since the kernel's
-    /// size lags.
-    pub size_hint: AtomicU64,
+    pub(crate) expired_seq: AtomicSeq,
+    /// See [`FileRow::end`].
+    pub(crate) end: AtomicU64,
     /// When it was written last in state Behind, in nanoseconds since 1970; 0: not since a program
     /// set its times.
-    pub written_ns: AtomicU64,
+    pub(crate) written_ns: AtomicU64,
     /// State Behind: the page that was written last.
-    pub written_page: AtomicU64,
+    pub(crate) written_page: AtomicU64,
     /// Raised by every change that the log does not hold (metadata, bytes from before us).
     pub(crate) unlogged: AtomicU64,
     /// The value of `unlogged` that a real sync has covered (invariant 9).
     pub(crate) unlogged_synced: AtomicU64,
     /// Serializes writes at a shared cursor or at the end of the file; holds lane + 1.
-    pub cursor_lock: AtomicU32,
+    pub(crate) cursor_lock: AtomicU32,
     /// Raised when bringing the file to disk failed; each description reports it once.
-    pub error_epoch: AtomicU32,
+    pub(crate) error_epoch: AtomicU32,
     /// Real syncs by clients that failed: the keeper's own description may not show their error.
     pub(crate) sync_failures: AtomicU32,
     /// Real syncs by clients that may be under way; never too low.
     pub(crate) syncs_under_way: AtomicU32,
     /// Page rows of the file; while it has none, the page cache has all of it.
-    pub page_rows: Census,
+    page_rows: Census,
     /// Opens by clients, for telling theirs from those of outsiders (inotify fence).
-    pub client_opens: AtomicU64,
+    pub(crate) client_opens: AtomicU64,
 }
 
 // Two cache lines: by its alignment, one more field would make it four.
@@ -90,28 +86,6 @@ pub struct FileRow {
 const _: () = assert!(size_of::<FileRow>() == 128);
 
 impl FileRow {
-    /// The state now.
-    #[inline]
-    pub fn state(&self) -> FileState {
-        state_of(self.state.load(Ordering::SeqCst), || self.has_use())
-    }
-
-    fn has_use(&self) -> bool {
-        self.generation() != Generation::NONE
-    }
-
-    /// Whether it says no state that there is, of a file that has the row: a stray store left that.
-    pub fn has_no_state(&self) -> bool {
-        let word = self.state.load(Ordering::SeqCst);
-        state_of(word, || self.has_use()) as u32 != word
-    }
-
-    /// Has such a row say that its file failed. What the page cache lacks of it stays counted, as
-    /// of every file that fails (`Board::go`).
-    pub fn fail_without_state(&self) {
-        self.state.store(word_of_damaged(), Ordering::SeqCst);
-    }
-
     /// Keeps new writers out. Those under way must still be waited for (see `Board::lock_file`).
     pub(crate) fn lock_exclusive(&self, who: u32, header: &Header) -> bool {
         lock_word(&self.exclusive, who, &Waiter { header, row: Some(self), may_be_taken: false })
@@ -301,7 +275,7 @@ impl FileRow {
         // In this order: a client that made the file longer before the kernel was asked has let go
         // of the cursor only after it told the size.
         let is_growing = self.cursor_lock.load(Ordering::SeqCst) != 0;
-        let known = self.size_hint.load(Ordering::SeqCst);
+        let known = self.end();
         known != NO_SIZE && size != known && !(is_growing && size > known)
     }
 
@@ -380,7 +354,13 @@ impl FileRow {
     /// Whether records of it are live, as far as its numbers say.
     #[inline]
     pub fn has_live_records(&self) -> bool {
-        self.newest_seq.load(Ordering::SeqCst) > self.expired_seq.load(Ordering::SeqCst)
+        self.newest_seq() > self.expired_seq()
+    }
+
+    /// Page rows of the file; while it has none, the page cache has all of it.
+    #[inline]
+    pub fn page_rows(&self) -> &Census {
+        &self.page_rows
     }
 
     /// Which use of the row this is.

@@ -8,6 +8,7 @@
 
 use crate::numbers::{Frame, LaneIndex};
 use core::marker::PhantomData;
+use core::ops::Range;
 use core::ptr::NonNull;
 
 use crate::frame_sum::sum_of;
@@ -113,10 +114,10 @@ impl Frames<'_> {
         self.set_sum(frame, sum_of(at, bytes));
     }
 
-    /// Puts `bytes` into a frame that holds those from `held.0` to `held.1`, beside and over them.
+    /// Puts `bytes` into a frame that holds those of `held`, beside and over them.
     /// The caller holds the page lock of its row.
-    pub fn merge(&self, frame: Frame, held: (u32, u32), at: u32, bytes: &[u8]) {
-        let (from, to) = (held.0.max(at), held.1.min(at.saturating_add(bytes.len() as u32)));
+    pub fn merge(&self, frame: Frame, held: Range<u32>, at: u32, bytes: &[u8]) {
+        let (from, to) = (held.start.max(at), held.end.min(at.saturating_add(bytes.len() as u32)));
         let covered = if from < to { self.sum_in(frame, from, to) } else { 0 };
         self.write(frame, at, bytes);
         let sum = self.sum(frame).wrapping_sub(covered).wrapping_add(sum_of(at, bytes));
@@ -125,8 +126,8 @@ impl Frames<'_> {
 
     /// Takes a frame for what its row says, as it is: whoever died may have changed its bytes and
     /// not its sum. The caller has the page lock of its row.
-    pub fn believe(&self, frame: Frame, (lo, hi): (u32, u32)) {
-        self.set_sum(frame, self.sum_in(frame, lo, hi));
+    pub fn believe(&self, frame: Frame, held: Range<u32>) {
+        self.set_sum(frame, self.sum_in(frame, held.start, held.end));
     }
 
     /// Whether `bytes`, copied out of a frame from `at` on and all that its row says are in it, are
@@ -185,16 +186,16 @@ mod tests {
         let (mut lo, mut hi) = (1003u32, 1503u32);
         for (at, bytes) in [(1503, 77), (900, 103), (1100, 9), (1500, 200), (1001, 3), (899, 2000), (0, 4096)]
         {
-            frames.merge(frame, (lo, hi), at, &vec![at as u8; bytes as usize]);
+            frames.merge(frame, lo..hi, at, &vec![at as u8; bytes as usize]);
             (lo, hi) = (lo.min(at), hi.max(at + bytes));
             assert!(frames.held(frame, lo, &read(lo, hi)), "{bytes} at {at}");
         }
         frames.write(frame, 2000, b"of nobody");
         assert!(!frames.held(frame, 0, &read(0, 4096)));
         // Nor does what is written over a part of it make it well.
-        frames.merge(frame, (0, 4096), 2000, b"of no");
+        frames.merge(frame, 0..4096, 2000, b"of no");
         assert!(!frames.held(frame, 0, &read(0, 4096)));
-        frames.believe(frame, (0, 4096));
+        frames.believe(frame, 0..4096);
         assert!(frames.held(frame, 0, &read(0, 4096)));
     }
 

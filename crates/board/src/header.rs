@@ -1,6 +1,7 @@
 //! The front of the board: sizes of its tables, the seq counter, the keeper's word and a few
 //! counters.
 
+use core::time::Duration;
 use holdfast_pool::Slot;
 
 use crate::census::Roll;
@@ -13,7 +14,8 @@ use crate::openers::Openers;
 use crate::opens::{OPENS_ROWS, OpensRow};
 use crate::passing::{PASSING_ROWS, PassingRow};
 use crate::shown::Shown;
-use crate::sync::{AtomicU32, AtomicU64, Ordering, wake};
+use crate::switches::{Bell, Switch};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, wait, wake};
 use crate::synced::SyncedFiles;
 use crate::taken::Taken;
 use crate::took::Took;
@@ -26,14 +28,6 @@ pub const KEEPER_DIED: u32 = 0x4000_0000;
 /// Value of `announces_opens` with which an open of a managed file waits for the keeper, which may
 /// have it leased.
 pub const LEASES_FILES: u32 = 2;
-
-/// A futex word alone in its cache line.
-#[repr(C, align(64))]
-#[derive(Default)]
-pub struct Switch {
-    /// The word.
-    pub word: AtomicU32,
-}
 
 /// The board's front.
 #[repr(C)]
@@ -52,31 +46,31 @@ pub struct Header {
     /// Odd while the file table is being rewritten.
     pub(crate) table_version: AtomicU64,
     /// The keeper's thread id, or with [`KEEPER_DIED`] set: nothing is acknowledged any more.
-    pub keeper: Switch,
+    pub(crate) keeper: Switch,
     /// The pool's one counter: every seq, segment generation and slot generation is drawn from it.
     pub counter: Draws,
     /// How often it was put right, since a program had stored something into it.
     pub counter_mended: Counter,
-    /// Bumped whenever segments become free; writers that need one sleep on it.
-    pub segments_freed: Switch,
-    /// Bumped whenever a lane is let go while somebody waits for one.
-    pub lanes_wanted: Switch,
+    /// Rung whenever segments become free; writers that need one sleep on it.
+    pub segments_freed: Bell,
+    /// 1 while somebody sleeps until a lane is let go.
+    pub(crate) lanes_wanted: Switch,
     /// 1 while the expirer sleeps without a time limit: the first writer wakes it.
-    pub expirer_idle: Switch,
-    /// Bumped to make the expirer look at once.
-    pub expirer_wake: Switch,
+    pub(crate) expirer_idle: Switch,
+    /// Makes the expirer look at once.
+    pub expirer_wake: Bell,
     /// Segments that may still fill up before the keeper is rung: with 0 it hears of each one.
     pub quiet_segments: Switch,
-    /// Bumped with every posted request, and every hearing that is asked for.
-    pub request_wake: Switch,
+    /// Rung with every posted request, and every hearing that is asked for.
+    pub request_wake: Bell,
     /// What clients have the keeper hear beside their syncs.
     pub hearings: Hearings,
-    /// Bumped by who waits too long for somebody's file.
-    pub stalled: Switch,
+    /// Rung by who waits too long for somebody's file.
+    pub stalled: Bell,
     /// Files that were taken from clients that stand still.
     pub taken: Taken,
     /// Forks announced by parents whose children have not said hello yet.
-    pub forks_pending: Switch,
+    pub(crate) forks_pending: Switch,
     /// Nanoseconds a writer waits per segment while space is short; set by the keeper (throttling).
     pub throttle_ns: Counter,
     /// 1 while a log that is short goes on in a file: what can go to the page cache at once need
@@ -159,8 +153,7 @@ impl Header {
     /// Asks the keeper to hear what others did.
     pub fn ask_hearing(&self) -> Hearing {
         let hearing = self.hearings.ask();
-        self.request_wake.word.fetch_add(1, Ordering::SeqCst);
-        wake(&self.request_wake.word, 1);
+        self.request_wake.ring();
         hearing
     }
 
@@ -241,9 +234,74 @@ impl Header {
         }
     }
 
-    /// Whether the keeper is alive: one load, no system call.
+    /// Whether the keeper is alive: one load, no system call. `SeqCst`: a write is acknowledged by
+    /// what is seen here after its record is durable and its call is made, so a keeper that died
+    /// before is not missed.
     #[inline]
     pub fn keeper_alive(&self) -> bool {
         self.keeper.word.load(Ordering::SeqCst) & KEEPER_DIED == 0
+    }
+
+    /// The keeper lives, by its thread with this number.
+    pub fn begin_keeper(&self, tid: u32) {
+        self.keeper.set_level(tid);
+    }
+
+    /// The keeper's word, for the kernel: it marks the word when that thread dies.
+    pub fn keeper_word(&self) -> &AtomicU32 {
+        &self.keeper.word
+    }
+
+    /// Nothing is acknowledged any more, as if the keeper were dead. `SeqCst`: who announces an
+    /// operation afterwards sees it, and those who announced one before are waited for.
+    pub fn end_keeper(&self) {
+        self.keeper.word.fetch_or(KEEPER_DIED, Ordering::SeqCst);
+    }
+
+    /// Says that somebody waits for a lane. `SeqCst`: it looks at the lanes after that, and who
+    /// lets one go looks here after that; one of the two sees the other.
+    pub fn want_lane(&self) {
+        self.lanes_wanted.set(true);
+    }
+
+    /// Sleeps until a lane was let go since [`Header::want_lane`]; may return early.
+    pub fn sleep_for_lane(&self, limit: Duration) {
+        wait(&self.lanes_wanted.word, 1, limit);
+    }
+
+    /// A lane was let go: wakes whoever waits for one.
+    #[inline]
+    pub fn lane_let_go(&self) {
+        if self.lanes_wanted.is_on() {
+            self.wake_for_lanes();
+        }
+    }
+
+    /// As [`Header::lane_let_go`], after the death of who may have been about to wake them.
+    pub(crate) fn wake_for_lanes(&self) {
+        self.lanes_wanted.set(false);
+        wake(&self.lanes_wanted.word, u32::MAX);
+    }
+
+    /// Whether the expirer sleeps because nothing was dirty.
+    pub fn is_expirer_idle(&self) -> bool {
+        self.expirer_idle.is_on()
+    }
+
+    /// A program is about to fork. Before it does: the keeper must not find nobody left meanwhile
+    /// (`SeqCst`).
+    pub fn announce_fork(&self) {
+        self.forks_pending.word.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// There was no fork, or its child has said hello.
+    pub fn end_fork(&self) {
+        self.forks_pending.word.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// How many forks are announced whose children have not said hello. Stray stores may make it
+    /// less than none.
+    pub fn forks_pending(&self) -> i32 {
+        self.forks_pending.level() as i32
     }
 }

@@ -8,7 +8,7 @@
 //! Who holds the lock of a page may load it, change it and drop it. A frame being filled or changed
 //! is *taken*: it has no page meanwhile, and belongs to the lane that is noted in its tag. Anybody
 //! may evict a page that is not taken. Readers hold nothing: they copy, and look afterwards whether
-//! the frame still has the page and whether anybody was at the page ([`crate::Stamp`]). Nothing
+//! the frame still has the page and whether anybody was at the page ([`crate::Version`]). Nothing
 //! here is the only copy of anything, and no page is loaded of a file that is not in state Behind
 //! (or failed in it).
 //!
@@ -93,8 +93,8 @@ impl Loaded<'_> {
         Some(Found { frame: Frame::new((first + way) as u32), tag: wanted })
     }
 
-    /// Whether the frame had the page all the time since it was found there; only if its stamp did
-    /// not change either.
+    /// Whether the frame had the page all the time since it was found there; only if its version
+    /// did not change either.
     #[inline]
     pub fn is_still(&self, found: Found) -> bool {
         self.tags[found.frame.index()].load(Ordering::Acquire) & !USED == found.tag

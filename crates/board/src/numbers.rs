@@ -14,6 +14,20 @@ place! {
     Frame
 }
 
+/// A file or a directory, as the kernel tells it from others while it is there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Inode {
+    /// Its file system.
+    pub device: u64,
+    /// Its number there.
+    pub ino: u64,
+}
+
+impl Inode {
+    /// Of whatever cannot be told: no file has these numbers.
+    pub const NONE: Self = Self { device: 0, ino: 0 };
+}
+
 /// Makes a type of a word that others change, too, and that holds one of the pool's numbers.
 macro_rules! word_of {
     ($(#[$doc:meta])* $name:ident, $held:ident) => {

@@ -11,8 +11,8 @@
 use crate::census::Census;
 use crate::numbers::{AtomicSeq, Frame};
 use crate::page::{FilePage, PAGE_BYTES, Page, home};
-use crate::stamps::note_change;
 use crate::sync::{AtomicU64, Ordering};
+use crate::versions::note_change;
 use holdfast_pool::{Seq, Slot};
 
 /// Rows per set: their keys fill one cache line.

@@ -62,9 +62,7 @@ impl Board {
 impl Header {
     /// Tells whoever waits for log space that segments became free.
     pub fn announce_free_segments(&self) {
-        let word = &self.segments_freed.word;
-        word.fetch_add(1, Ordering::SeqCst);
-        wake(word, u32::MAX);
+        self.segments_freed.ring_all();
     }
 
     /// A segment is full: rings the keeper, unless it said that it need not know yet.
@@ -82,9 +80,7 @@ impl Header {
 
     /// Makes the expirer look, whether it sleeps with or without a time limit.
     pub fn ring_expirer(&self) {
-        let bell = &self.expirer_wake.word;
-        bell.fetch_add(1, Ordering::SeqCst);
-        wake(bell, u32::MAX);
+        self.expirer_wake.ring_all();
         self.wake_idle_expirer();
     }
 
@@ -105,7 +101,7 @@ impl Header {
     pub fn sleep_idle(&self, rung: u32, is_dirty: impl Fn() -> bool, limit: Duration) {
         let idle = &self.expirer_idle.word;
         idle.store(1, Ordering::SeqCst);
-        if !is_dirty() && self.expirer_wake.word.load(Ordering::SeqCst) == rung {
+        if !is_dirty() && self.expirer_wake.rung() == rung {
             wait(idle, 1, limit);
         }
         idle.store(0, Ordering::SeqCst);

@@ -3,8 +3,9 @@
 //! A client claims a free cell, fills it, posts it and sleeps on its word; the keeper answers in
 //! place.
 
-use crate::sync::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicI32, AtomicU32, AtomicU64, Ordering, wait, wake};
 use core::cell::UnsafeCell;
+use core::time::Duration;
 
 /// Longest path a request can carry, in bytes.
 pub const REQUEST_PATH_BYTES: usize = 4096;
@@ -47,7 +48,7 @@ pub struct AnswerWords {
 #[repr(C, align(64))]
 pub struct RequestCell {
     /// A [`RequestState`]; the client sleeps on it.
-    pub state: AtomicU32,
+    state: AtomicU32,
     client: AtomicU32,
     kind: AtomicU32,
     result: AtomicI32,
@@ -73,7 +74,8 @@ impl Default for RequestCell {
 }
 
 impl RequestCell {
-    /// The state now.
+    /// The state now. Acquire, for the release of who stored it: what the state hands over is
+    /// there.
     pub fn state(&self) -> RequestState {
         match self.state.load(Ordering::Acquire) {
             1 => RequestState::Claimed,
@@ -84,9 +86,19 @@ impl RequestCell {
         }
     }
 
-    /// Sets the state.
+    /// Sets the state. Release: it hands over the words, the path or the answer.
     pub fn set_state(&self, state: RequestState) {
         self.state.store(state as u32, Ordering::Release);
+    }
+
+    /// Sleeps while the cell is in this state; may return early.
+    pub fn sleep(&self, seen: RequestState, limit: Duration) {
+        wait(&self.state, seen as u32, limit);
+    }
+
+    /// Wakes the client that sleeps on the cell.
+    pub fn wake(&self) {
+        wake(&self.state, 1);
     }
 
     /// Moves the cell from one state to another; false when it was not in the first.

@@ -2,7 +2,7 @@
 //! stands still (`keeper/src/stalls.rs`).
 
 use crate::header::Header;
-use crate::sync::{Ordering, now_ns, wake};
+use crate::sync::now_ns;
 
 /// What any client does to another one's file takes less, nearly always.
 const PATIENCE_NS: u64 = 150_000_000;
@@ -46,8 +46,7 @@ impl Stall {
 impl Header {
     /// Somebody waits for a word that should say something else long since.
     pub fn ring_strange(&self) {
-        self.stalled.word.fetch_add(1, Ordering::SeqCst);
-        wake(&self.stalled.word, u32::MAX);
+        self.stalled.ring_all();
     }
 
     /// Somebody waits for who has the file of `row`, for longer than it should take.

@@ -97,8 +97,18 @@ impl FileState {
     }
 
     /// The state of a file of which nobody can say how it was treated.
-    fn damaged() -> Self {
+    pub(crate) fn damaged() -> Self {
         Self::Failed
+    }
+
+    /// As [`FileState::from_u32`], of a row that may be some file's (`has_use`): none of these is
+    /// free, whatever is stored there, and zeros are what stray stores most often leave.
+    #[inline]
+    pub(crate) fn of_row(word: u32, has_use: impl FnOnce() -> bool) -> Self {
+        match Self::from_u32(word) {
+            Self::Free if has_use() => Self::damaged(),
+            state => state,
+        }
     }
 
     /// Decodes a stored state; unknown values read as Failed: what the page cache lacks nobody may
@@ -117,19 +127,4 @@ impl FileState {
         let known = ALL[(value & 7) as usize];
         if known as u32 == value { known } else { Self::damaged() }
     }
-}
-
-/// As [`FileState::from_u32`], of a row that may be some file's (`has_use`): none of these is free,
-/// whatever is stored there, and zeros are what stray stores most often leave.
-#[inline]
-pub(crate) fn state_of(word: u32, has_use: impl FnOnce() -> bool) -> FileState {
-    match FileState::from_u32(word) {
-        FileState::Free if has_use() => FileState::damaged(),
-        state => state,
-    }
-}
-
-/// What a row is made to say of whose state nobody knows.
-pub(crate) fn word_of_damaged() -> u32 {
-    FileState::damaged() as u32
 }

@@ -5,9 +5,10 @@
 //! again before it opens such a word (`keeper/src/stalls.rs`).
 
 use crate::board::Board;
+use crate::lanes::Locked;
 use crate::numbers::LaneIndex;
 use crate::owner::{WAITERS, unlock_word};
-use crate::sync::{Ordering, wake};
+use crate::sync::Ordering;
 use holdfast_pool::{Seq, Slot};
 
 /// Such a word, and what it says.
@@ -64,9 +65,8 @@ impl Board {
             });
             let lane = self.lanes().get(owner as usize - 1);
             let has_it = lane.is_some_and(|lane| {
-                let slot = Slot::new(lane.slot.load(Ordering::SeqCst));
-                let range = (lane.lock_offset.load(Ordering::SeqCst), lane.lock_bytes.load(Ordering::SeqCst));
-                lane.owner.load(Ordering::SeqCst) != 0 && range.1 > 0 && locks.covers(slot, range, index)
+                let covers = |held: Locked| locks.covers(lane.slot(), (held.offset, held.bytes), index);
+                lane.owner() != 0 && lane.locks().is_some_and(covers)
             });
             if !is_ours && !has_it {
                 found.push(Stray::Page(index, owner));
@@ -85,8 +85,7 @@ impl Board {
             }
         }
         for (index, lane) in (0..).map(LaneIndex::new).zip(self.lanes()) {
-            let (owner, announced) =
-                (lane.owner.load(Ordering::SeqCst), lane.announce.load(Ordering::SeqCst));
+            let (owner, announced) = (lane.owner(), lane.announced());
             if owner == 0 && announced != Seq::ZERO {
                 found.push(Stray::Announced(index, announced));
             } else if owner != 0 && !is_known(owner) {
@@ -107,9 +106,8 @@ impl Board {
                 let lane = &self.lanes()[index.index()];
                 // Who takes the lane from here on announces itself anew.
                 if lane.try_take(u32::MAX) {
-                    lane.announce.store(Seq::ZERO, Ordering::SeqCst);
-                    lane.owner.store(0, Ordering::SeqCst);
-                    wake(&self.header().lanes_wanted.word, u32::MAX);
+                    lane.free();
+                    self.header().wake_for_lanes();
                 }
             }
             Stray::Table(_) | Stray::Owner(..) => (),
@@ -131,10 +129,8 @@ mod tests {
         assert!(look(&[]).is_empty());
         let (slot, lane) = (Slot::new(3), &board.lanes()[1]);
         assert!(lane.try_take(7));
-        lane.slot.store(3, Ordering::SeqCst);
-        lane.lock_offset.store(8192, Ordering::SeqCst);
-        lane.lock_bytes.store(4096, Ordering::SeqCst);
-        lane.announce.store(Seq::new(5), Ordering::SeqCst);
+        lane.note_locks(Locked { offset: 8192, bytes: 4096 });
+        lane.announce(Slot::new(3), Seq::new(5));
         assert!(board.page_locks().lock(LaneIndex::new(1), slot, 8192, 4096));
         assert!(board.files()[3].lock_cursor(LaneIndex::new(1), board.header()));
         assert!(board.lock_file(Slot::new(4), 7));
@@ -160,12 +156,12 @@ mod tests {
         board.files()[5].cursor_lock.store(2 | WAITERS, Ordering::SeqCst);
         board.files()[6].exclusive.store(11, Ordering::SeqCst);
         board.files()[7].exclusive.store(WAITERS, Ordering::SeqCst);
-        board.lanes()[2].announce.store(Seq::new(9), Ordering::SeqCst);
+        board.lanes()[2].announce(Slot::new(0), Seq::new(9));
         let found = look(&[]);
         assert_eq!(found.len(), 6, "{found:?}");
         found.into_iter().for_each(|stray| board.open_stray(stray));
         assert!(look(&[]).is_empty(), "{:?}", look(&[]));
-        board.lanes()[3].owner.store(12, Ordering::SeqCst);
+        assert!(board.lanes()[3].try_take(12));
         assert_eq!(look(&[]), [Stray::Owner(LaneIndex::new(3), 12)]);
     }
 }

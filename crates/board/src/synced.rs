@@ -3,6 +3,7 @@
 
 use core::sync::atomic::AtomicU64;
 
+use crate::numbers::Inode;
 use crate::sync::Ordering;
 use crate::treelog::mix;
 
@@ -31,13 +32,13 @@ impl Default for SyncedFiles {
     }
 }
 
-fn print((dev, ino): (u64, u64)) -> u64 {
-    mix(dev, ino) | 1
+fn print(file: Inode) -> u64 {
+    mix(file.device, file.ino) | 1
 }
 
 impl SyncedFiles {
-    /// Counts a sync of the file with this device and inode.
-    pub fn note(&self, file: (u64, u64)) {
+    /// Counts a sync of this file.
+    pub fn note(&self, file: Inode) {
         let print = print(file);
         for row in &self.files {
             let take = || row.print.compare_exchange(0, print, Ordering::Relaxed, Ordering::Relaxed);
@@ -55,7 +56,7 @@ impl SyncedFiles {
 
     /// How many syncs of this file there were; `None`: there were more files than are told apart,
     /// and it is none of those that are.
-    pub fn of(&self, file: (u64, u64)) -> Option<u64> {
+    pub fn of(&self, file: Inode) -> Option<u64> {
         let print = print(file);
         let row = self.files.iter().find(|row| row.print.load(Ordering::Relaxed) == print);
         let none = || (self.others.load(Ordering::Relaxed) == 0).then_some(0);
@@ -70,14 +71,15 @@ mod tests {
     #[test]
     fn files_are_told_apart_while_there_is_room() {
         let synced = SyncedFiles::default();
-        assert_eq!(synced.of((1, 1)), Some(0));
+        let file = |device, ino| Inode { device, ino };
+        assert_eq!(synced.of(file(1, 1)), Some(0));
         for ino in 0..FILES as u64 {
-            synced.note((1, ino));
-            synced.note((1, ino));
+            synced.note(file(1, ino));
+            synced.note(file(1, ino));
         }
-        assert_eq!((synced.of((1, 7)), synced.of((2, 7))), (Some(2), Some(0)));
-        synced.note((2, 7));
-        synced.note((1, 7));
-        assert_eq!((synced.of((1, 7)), synced.of((2, 7))), (Some(3), None));
+        assert_eq!((synced.of(file(1, 7)), synced.of(file(2, 7))), (Some(2), Some(0)));
+        synced.note(file(2, 7));
+        synced.note(file(1, 7));
+        assert_eq!((synced.of(file(1, 7)), synced.of(file(2, 7))), (Some(3), None));
     }
 }

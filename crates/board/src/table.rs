@@ -10,6 +10,7 @@ use core::time::Duration;
 
 use crate::board::Board;
 use crate::files::FileRow;
+use crate::numbers::Inode;
 use crate::stalls::Stall;
 use crate::strays::Stray;
 use crate::sync::{AtomicU64, Ordering, fence, pause, spin_loop};
@@ -132,8 +133,7 @@ impl Board {
     /// Enters a file into its row and into the table. Only the keeper's one writer calls it.
     pub fn insert(&self, slot: Slot, dev: u64, ino: u64) {
         let row = &self.files()[slot.index()];
-        row.dev.store(dev, Ordering::Relaxed);
-        row.ino.store(ino, Ordering::Relaxed);
+        row.set_inode(Inode { device: dev, ino });
         let buckets = self.tables.buckets();
         let mut at = self.bucket_of(dev, ino);
         for _ in 0..buckets.len() {

@@ -2,10 +2,10 @@
 //! business: it rolls the operation forward, or makes the file durable, between the two halves.
 
 use crate::board::Board;
+use crate::lanes::Locked;
 use crate::numbers::LaneIndex;
 use crate::requests::RequestState;
 use crate::segments::SegmentState;
-use crate::sync::{Ordering, wake};
 use holdfast_pool::{Segment, Seq, Slot};
 
 /// A lane whose owner is dead, as the owner left it.
@@ -26,14 +26,14 @@ impl Board {
     pub fn dead_lanes(&self, client: u32) -> Vec<DeadLane> {
         let lanes = (0..).map(LaneIndex::new).zip(self.lanes());
         lanes
-            .filter(|(_, lane)| lane.owner.load(Ordering::SeqCst) == client)
+            .filter(|(_, lane)| lane.owner() == client)
             .map(|(index, lane)| {
-                let seq = lane.seq.load(Ordering::SeqCst);
+                let seq = lane.seq();
                 let under_way = seq != Seq::ZERO && lane.is_announced();
                 let held = (0..).map(Segment::new).zip(self.segments());
                 DeadLane {
                     index,
-                    slot: Slot::new(lane.slot.load(Ordering::SeqCst)),
+                    slot: lane.slot(),
                     seq: under_way.then_some(seq),
                     segments: held
                         .filter(|(_, row)| row.state() == SegmentState::Lane(index))
@@ -49,25 +49,19 @@ impl Board {
         let lane = &self.lanes()[dead.index.index()];
         // After a torn record nothing may be appended behind it: all of the lane's segments are
         // sealed.
-        lane.segment.store(0, Ordering::SeqCst);
+        lane.leave_segment();
         for &segment in &dead.segments {
             self.segments()[segment.index()].set_state(SegmentState::Sealed);
         }
-        let bytes = lane.lock_bytes.load(Ordering::SeqCst);
-        if bytes > 0 {
-            let offset = lane.lock_offset.load(Ordering::SeqCst);
+        if let Some(Locked { offset, bytes }) = lane.locks() {
             self.page_locks().unlock(dead.index, dead.slot, offset, bytes);
-            lane.lock_bytes.store(0, Ordering::SeqCst);
         }
         if let Some(row) = self.files().get(dead.slot.index()) {
             row.unlock_cursor(dead.index);
         }
-        lane.seq.store(Seq::ZERO, Ordering::SeqCst);
-        lane.announce.store(Seq::ZERO, Ordering::SeqCst);
-        lane.owner.store(0, Ordering::SeqCst);
-        let wanted = &self.header().lanes_wanted.word;
-        wanted.store(0, Ordering::SeqCst);
-        wake(wanted, u32::MAX);
+        lane.forget_operation();
+        lane.free();
+        self.header().wake_for_lanes();
         self.header().ring_expirer();
     }
 

@@ -6,9 +6,10 @@
 //! a file changes its state.
 
 use crate::board::Board;
+use crate::files::FileRow;
 use crate::states::FileState;
 use crate::sync::Ordering;
-use holdfast_pool::Slot;
+use holdfast_pool::{Generation, Slot};
 
 /// A way from a file's state to another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,6 +98,30 @@ impl Way {
             Self::Orphan => FileState::Orphan,
             Self::Release => FileState::Free,
         }
+    }
+}
+
+impl FileRow {
+    /// The state now.
+    #[inline]
+    pub fn state(&self) -> FileState {
+        FileState::of_row(self.state.load(Ordering::SeqCst), || self.has_use())
+    }
+
+    fn has_use(&self) -> bool {
+        self.generation() != Generation::NONE
+    }
+
+    /// Whether it says no state that there is, of a file that has the row: a stray store left that.
+    pub fn has_no_state(&self) -> bool {
+        let word = self.state.load(Ordering::SeqCst);
+        FileState::of_row(word, || self.has_use()) as u32 != word
+    }
+
+    /// Has such a row say that its file failed. What the page cache lacks of it stays counted, as
+    /// of every file that fails (`Board::go`).
+    pub fn fail_without_state(&self) {
+        self.state.store(FileState::damaged() as u32, Ordering::SeqCst);
     }
 }
 

@@ -3,12 +3,9 @@
 //! No descriptor and no allocation: the cell lies in the board and the client sleeps on its word.
 
 use core::ffi::CStr;
-use core::sync::atomic::Ordering;
 use core::time::Duration;
 
-use holdfast_board::{
-    Board, REQUEST_PATH_BYTES, RequestCell, RequestState, pause, spin_loop, spins, wait, wake,
-};
+use holdfast_board::{Board, REQUEST_PATH_BYTES, RequestCell, RequestState, pause, spin_loop, spins};
 
 use crate::request::{Answer, Refusal, Request};
 
@@ -39,9 +36,7 @@ fn claim(board: &Board, client: u32) -> Option<&RequestCell> {
 fn post<'a>(board: &'a Board, client: u32, request: Request, path: Option<&CStr>) -> Option<&'a RequestCell> {
     let cell = claim(board, client)?;
     cell.post(request.encode(), path.map_or(b"", CStr::to_bytes));
-    let doorbell = &board.header().request_wake.word;
-    doorbell.fetch_add(1, Ordering::SeqCst);
-    wake(doorbell, 1);
+    board.header().request_wake.ring();
     Some(cell)
 }
 
@@ -63,17 +58,17 @@ pub(crate) fn ask(
         spin_loop();
     }
     loop {
-        let seen = cell.state.load(Ordering::Acquire);
-        if cell.state() == RequestState::Done {
+        let seen = cell.state();
+        if seen == RequestState::Done {
             break;
         }
         // The keeper frees the cell of a client that it knows no more: a child may ask in the name
         // of a parent that ended.
-        let is_lost = cell.state() == RequestState::Free || cell.client() != client;
+        let is_lost = seen == RequestState::Free || cell.client() != client;
         if is_lost || !board.header().keeper_alive() {
             return Err(Refusal::Failed);
         }
-        wait(&cell.state, seen, LOOK_AGAIN);
+        cell.sleep(seen, LOOK_AGAIN);
     }
     let answer = Answer::decode(cell.answer());
     cell.set_state(RequestState::Free);

@@ -180,20 +180,20 @@ impl<N: Nvm> Client<N> {
 
     /// Tells the fence that an open of a managed file was ours.
     pub fn note_open(&self, file: FileRef) {
-        self.row(file).client_opens.fetch_add(1, Ordering::SeqCst);
+        self.row(file).note_open();
     }
 
     /// Whether opens must be announced before they are made.
     #[inline]
     pub fn announces_opens(&self) -> bool {
-        self.board.header().announces_opens.word.load(Ordering::Relaxed) != 0
+        self.board.header().announces_opens.seems_on()
     }
 
     /// Makes an open of the library's, so that a fence which asks knows it for one.
     #[inline]
     pub fn open_announced<R>(&self, tid: impl FnOnce() -> u32, open: impl FnOnce() -> R) -> R {
         let header = self.board.header();
-        if header.asks_openers.word.load(Ordering::Relaxed) == 0 {
+        if !header.asks_openers.seems_on() {
             return open();
         }
         let opening = header.openers.begin(tid());
@@ -213,7 +213,7 @@ impl<N: Nvm> Client<N> {
     /// Whether a write up to `end` makes a file longer, as far as its size is known.
     #[inline]
     pub fn makes_longer(&self, file: FileRef, end: u64) -> bool {
-        end > self.row(file).size_hint.load(Ordering::Relaxed)
+        end > self.row(file).end_hint()
     }
 
     /// Tells the keeper of a file that is not what its clients left, if what the kernel just told
@@ -236,7 +236,7 @@ impl<N: Nvm> Client<N> {
 
     /// The highest seq that was drawn for a file.
     pub fn newest_seq(&self, file: FileRef) -> Seq {
-        self.row(file).newest_seq.load(Ordering::SeqCst)
+        self.row(file).newest_seq()
     }
 
     /// Has the keeper hear of every change by others that was made before this is called.
@@ -272,7 +272,7 @@ impl<N: Nvm> Client<N> {
     /// Whether descriptions of the program's may be leased.
     #[inline]
     pub fn leases_files(&self) -> bool {
-        self.board.header().announces_opens.word.load(Ordering::Relaxed) == LEASES_FILES
+        self.board.header().announces_opens.level_hint() == LEASES_FILES
     }
 
     /// Asks the keeper to manage the file behind `fd`; `None` leaves it to the kernel. `noted` says
@@ -325,7 +325,7 @@ impl<N: Nvm> Client<N> {
     /// Whether some fence hears of the opens of others, so that they need not be vouched for.
     pub fn hears_opens(&self) -> bool {
         let header = self.board.header();
-        self.announces_opens() || header.asks_openers.word.load(Ordering::Relaxed) != 0
+        self.announces_opens() || header.asks_openers.seems_on()
     }
 
     /// Leaves a file to the kernel for good, after it is settled.
@@ -358,17 +358,17 @@ impl<N: Nvm> Client<N> {
     /// The ledger of a file's file system.
     #[inline]
     pub(crate) fn ledger(&self, row: &FileRow) -> Option<&LedgerRow> {
-        self.board.header().ledger(row.dev.load(Ordering::Relaxed))
+        self.board.header().ledger(row.device())
     }
 
     /// Tells the keeper that a child is about to be forked, so that it waits for the child's hello.
     pub fn announce_fork(&self) {
-        self.board.header().forks_pending.word.fetch_add(1, Ordering::SeqCst);
+        self.board.header().announce_fork();
     }
 
     /// Takes an announcement back: the fork failed.
     pub fn withdraw_fork(&self) {
-        self.board.header().forks_pending.word.fetch_sub(1, Ordering::SeqCst);
+        self.board.header().end_fork();
     }
 }
 

@@ -1,7 +1,5 @@
 //! Clocks that are read without a system call, and when the kernel stamps a file no older than the
 //! records of it.
-
-use core::sync::atomic::Ordering;
 use core::time::Duration;
 
 use holdfast_canary::{Canary, on};
@@ -65,7 +63,7 @@ impl<N: Nvm> Client<N> {
 
     /// Something was changed, or is going to be, that no record holds.
     pub(crate) fn note_time(&self) {
-        if self.board.header().has_times.word.load(Ordering::Relaxed) == 0 {
+        if !self.board.header().has_times.seems_on() {
             return;
         }
         // The file has a time from within the call; what a record has is cut to its own ticks.
@@ -93,8 +91,7 @@ impl<N: Nvm> Client<N> {
     /// Else waits for the next tick.
     pub fn follow_records(&self, file: FileRef, ahead_ns: u64, changed_ns: u64) {
         let row = self.row(file);
-        let is_live = row.newest_seq.load(Ordering::SeqCst) > row.expired_seq.load(Ordering::SeqCst);
-        if !is_live {
+        if !row.has_live_records() {
             return;
         }
         let is_stamped = changed_ns >= clock_ns(ClockId::RealtimeCoarse) && row.state().keeps_up();

@@ -104,12 +104,3 @@ pub struct Look {
     /// The print of its mode and owner ([`holdfast_board::ownership_print`]).
     pub ownership: u32,
 }
-
-/// A file or a directory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Inode {
-    /// Its file system.
-    pub device: u64,
-    /// Its number there.
-    pub ino: u64,
-}

@@ -6,12 +6,11 @@ mod room;
 
 use crate::stop::NoRoom;
 use crate::stop::Stop;
-use core::sync::atomic::Ordering;
 use holdfast_pool::{Segment, Seq};
 
 #[cfg(shuttle)]
 use holdfast_board::model::{Mutation, mutated};
-use holdfast_board::{FileState, LaneEnd, LaneIndex, LaneRow, SegmentState, Stall, wait, wake};
+use holdfast_board::{FileState, LaneEnd, LaneIndex, LaneRow, Locked, SegmentState, Stall};
 use holdfast_canary::{Canary, on};
 use holdfast_log::{Draft, Kind, RECORD_HEADER_BYTES, Tail, append, record_bytes};
 use holdfast_media::{Bytes, Nvm};
@@ -70,7 +69,7 @@ impl<N: Nvm> Client<N> {
 
     /// Takes a lane, without room.
     pub(crate) fn take_lane(&self) -> Result<Lane<'_, N>, NoRoom> {
-        let wanted = &self.board.header().lanes_wanted.word;
+        let header = self.board.header();
         loop {
             if !self.keeper_alive() {
                 return Err(NoRoom::Stopped);
@@ -78,13 +77,11 @@ impl<N: Nvm> Client<N> {
             if let Some(lane) = self.try_lanes() {
                 return Ok(lane);
             }
-            wanted.store(1, Ordering::SeqCst);
-            // Whoever lets a lane go looks at the word afterwards; we look at the lanes after we
-            // set it.
+            header.want_lane();
             if let Some(lane) = self.try_lanes() {
                 return Ok(lane);
             }
-            wait(wanted, 1, LOOK_AGAIN);
+            header.sleep_for_lane(LOOK_AGAIN);
         }
     }
 
@@ -115,7 +112,7 @@ impl<N: Nvm> Client<N> {
     #[inline]
     fn end_of(&self, lane: &LaneRow, index: LaneIndex) -> Option<LaneEnd> {
         let end = lane.end();
-        if end.is_none() && lane.segment.load(Ordering::Relaxed) != 0 {
+        if end.is_none() && lane.has_segment() {
             self.end_segments_of(lane, index);
         }
         end
@@ -125,7 +122,7 @@ impl<N: Nvm> Client<N> {
     /// appended to it any more.
     #[cold]
     fn end_segments_of(&self, lane: &LaneRow, index: LaneIndex) {
-        lane.segment.store(0, Ordering::SeqCst);
+        lane.leave_segment();
         let held = self.board.segments().iter().filter(|row| row.state() == SegmentState::Lane(index));
         held.for_each(|row| row.set_state(SegmentState::Sealed));
         self.board.header().note_sealed();
@@ -217,10 +214,8 @@ impl<N: Nvm> Lane<'_, N> {
         loop {
             #[cfg(shuttle)]
             let looked = row.is_exclusive();
-            // Only the announcement is a full barrier: whoever sees it sees the slot.
-            self.row.slot.store(file.slot.number(), Ordering::Release);
             let above = if on(Canary::AnnouncedTooHigh) { 1 << 20 } else { 1 };
-            self.row.announce.store(self.client.board.next_seq().after(above), Ordering::SeqCst);
+            self.row.announce(file.slot, self.client.board.next_seq().after(above));
             let kept_out = !exclusive && row.is_exclusive() && !on(Canary::WritersStayIn);
             #[cfg(shuttle)]
             let kept_out =
@@ -244,9 +239,9 @@ impl<N: Nvm> Lane<'_, N> {
         }
     }
 
-    /// Ends the announcement. What was done under it is visible to whoever sees its end.
+    /// Ends the announcement.
     pub(crate) fn leave(&self) {
-        self.row.announce.store(Seq::ZERO, Ordering::Release);
+        self.row.end_announcement();
     }
 
     /// Locks the pages of a range, noting first what may be held.
@@ -257,19 +252,16 @@ impl<N: Nvm> Lane<'_, N> {
         if on(Canary::PageLocksOpen) {
             return Ok(());
         }
-        self.row.lock_offset.store(offset, Ordering::Relaxed);
-        self.row.lock_bytes.store(bytes, Ordering::Release);
+        self.row.note_locks(Locked { offset, bytes });
         let locked = self.client.board.page_locks().lock(self.index, file.slot, offset, bytes);
         if locked { Ok(()) } else { Err(self.client.unlocked()) }
     }
 
     /// Opens what `lock_pages` locked.
     pub(crate) fn unlock_pages(&self, file: FileRef) {
-        let bytes = self.row.lock_bytes.load(Ordering::Relaxed);
-        if bytes > 0 {
-            let offset = self.row.lock_offset.load(Ordering::Relaxed);
+        if let Some(Locked { offset, bytes }) = self.row.own_locks() {
             self.client.board.page_locks().unlock(self.index, file.slot, offset, bytes);
-            self.row.lock_bytes.store(0, Ordering::Release);
+            self.row.clear_locks();
         }
     }
 
@@ -329,8 +321,8 @@ impl<N: Nvm> Lane<'_, N> {
         let seq = self.early.take().unwrap_or_else(|| self.client.board.draw_seq(self.client.row(file)));
         #[cfg(not(shuttle))]
         let seq = self.client.board.draw_seq(self.client.row(file));
-        self.row.seq.store(seq, Ordering::Release);
-        self.client.row(file).newest_seq.fetch_max(seq, Ordering::SeqCst);
+        self.row.note_seq(seq);
+        self.client.row(file).raise_newest(seq);
         header.wake_idle_expirer();
         let payload = if kind == Kind::Write { extent } else { 0 };
         self.written_ns = self.client.record_ns();
@@ -379,7 +371,7 @@ impl<N: Nvm> Lane<'_, N> {
         if !on(Canary::CancelUnfenced) {
             self.client.nvm.fence();
         }
-        LaneRow::count(&self.row.cancels, 1);
+        self.row.count_cancel();
     }
 
     /// Logs the size of a file behind the record of the same operation that has its content, which
@@ -392,7 +384,7 @@ impl<N: Nvm> Lane<'_, N> {
     /// Writes a record without bytes into the room that every operation leaves behind its last one.
     fn write_behind_last(&mut self, file: FileRef, kind: Kind, file_offset: u64, extent: u64) {
         let seq = self.client.board.draw_seq(self.client.row(file));
-        self.client.row(file).newest_seq.fetch_max(seq, Ordering::SeqCst);
+        self.client.row(file).raise_newest(seq);
         let draft = Draft {
             kind,
             slot: file.slot,
@@ -424,13 +416,12 @@ impl<N: Nvm> Lane<'_, N> {
         end.at += taken as u32;
         self.row.move_end(end);
         self.payload_offset = tail.segment_offset + u64::from(at) + RECORD_HEADER_BYTES;
-        LaneRow::count(&self.row.nvm_bytes, taken);
+        self.row.count_nvm(taken);
     }
 
     /// Counts an acknowledged write.
     pub fn count_write(&self, bytes: u64) {
-        LaneRow::count(&self.row.writes, 1);
-        LaneRow::count(&self.row.bytes, bytes);
+        self.row.count_write(bytes);
     }
 
     /// The operation is over: its seq is settled and its segments are the log's.
@@ -439,9 +430,8 @@ impl<N: Nvm> Lane<'_, N> {
         if mutated(Mutation::OpenBeforeSettling) {
             self.unlock_pages(file);
         }
-        // Before the locks open: from here on a dead owner's write must not be rolled forward any
-        // more, or it would land on top of what somebody else writes to these pages (history 15).
-        self.row.seq.store(Seq::ZERO, Ordering::Release);
+        // Before the locks open.
+        self.row.settle_seq();
         self.unlock_pages(file);
         self.client.row(file).unlock_cursor(self.index);
         self.leave();
@@ -456,17 +446,12 @@ impl<N: Nvm> Drop for Lane<'_, N> {
             if let Some(first) = self.first {
                 self.seal(first);
             }
-            for segment in &self.row.reserved[..self.more_used - 1] {
-                self.seal(Segment::new(segment.load(Ordering::Relaxed)));
+            for place in 0..self.more_used - 1 {
+                self.seal(self.row.reserved(place));
             }
         }
-        // Not a plain store: the look at the word must not overtake it, or a waiter would sleep on.
-        self.row.owner.swap(0, Ordering::AcqRel);
-        let wanted = &board.header().lanes_wanted.word;
-        if wanted.load(Ordering::SeqCst) != 0 {
-            wanted.store(0, Ordering::SeqCst);
-            wake(wanted, u32::MAX);
-        }
+        self.row.let_go();
+        board.header().lane_let_go();
         if self.more_used > 0 {
             board.header().note_sealed();
         }

@@ -31,14 +31,14 @@ mod unsynced;
 pub mod wire;
 mod write;
 
-pub use behind::GLANCE_BYTES_MAX;
+pub use behind::OPTIMISTIC_BYTES_MAX;
 pub use calls::{Buffers, ReadCall, WriteCall};
 pub use client::Client;
 pub use design::{Design, Designs, Read, Resize, Task, Write, Written};
 pub use errno::Errno;
-pub use file::{FileRef, Inode, Look, Origin, Outcome, Place, Seen};
+pub use file::{FileRef, Look, Origin, Outcome, Place, Seen};
 /// For [`designs`].
-pub use holdfast_board::FileState;
+pub use holdfast_board::{FileState, Inode};
 pub use lane::Lane;
 pub use names::{Named, Removal, Renaming, Replace};
 pub use read::Reading;

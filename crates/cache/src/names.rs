@@ -9,7 +9,6 @@
 //! replayed into the wrong name.
 
 use core::ffi::CStr;
-use core::sync::atomic::Ordering;
 
 use holdfast_board::{Commits, LedgerRow};
 use holdfast_canary::{Canary, on};
@@ -120,7 +119,7 @@ impl<N: Nvm> Client<N> {
             Removal::Held if self.board.header().taken.is_from(file.slot, self.id) => {
                 // We stood still, and the slot does not hold it any more.
                 if ok {
-                    self.note_change(self.row(file).dev.load(Ordering::Relaxed));
+                    self.note_change(self.row(file).device());
                 }
                 self.board.header().taken.end(file.slot, self.id);
             }
@@ -233,7 +232,7 @@ impl<N: Nvm> Client<N> {
         }
         let row = self.row(file);
         // All of it must be in the log: the keeper knows what else.
-        let is_whole = row.expired_seq.load(Ordering::SeqCst) == file.generation.seq() && !row.is_blank();
+        let is_whole = row.expired_seq() == file.generation.seq() && !row.is_blank();
         if !is_whole || !self.is_managed(file) {
             return Ok(None);
         }

@@ -9,9 +9,9 @@ use holdfast_board::{AnswerWords, Epoch, RequestWords};
 use holdfast_pool::{Generation, Slot};
 
 use crate::errno::Errno;
-use crate::file::Inode;
 use crate::file::{FileRef, Origin};
 use crate::reason::{Reason, Unseen};
+use holdfast_board::Inode;
 
 /// What a client asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

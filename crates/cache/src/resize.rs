@@ -1,7 +1,6 @@
 //! Truncate, punch, and calls that no record can express.
 
 use crate::stop::NoRoom;
-use core::sync::atomic::Ordering;
 
 use holdfast_board::NO_SIZE;
 use holdfast_canary::{Canary, on};
@@ -125,11 +124,11 @@ impl<N: Nvm> Client<N> {
                 // A kernel whose disk refuses may have cut the file all the same: that is no
                 // outsider's doing.
                 if kind == Kind::Truncate && row.state().keeps_up() {
-                    row.size_hint.store(NO_SIZE, Ordering::SeqCst);
+                    row.forget_end();
                 }
             }
             Ok(()) if kind == Kind::Truncate => {
-                row.size_hint.store(offset, Ordering::SeqCst);
+                row.set_end(offset);
             }
             Ok(()) => {}
         }
@@ -210,9 +209,9 @@ impl<N: Nvm> Client<N> {
             let settled = if settles { self.settle(file, true) } else { Ok(()) };
             settled.map_err(Errno::from).and_then(|()| {
                 // Should we die in the call, nobody knows the size.
-                row.size_hint.store(NO_SIZE, Ordering::SeqCst);
+                row.forget_end();
                 let done = raw();
-                row.size_hint.store(size_after(&done), Ordering::SeqCst);
+                row.set_end(size_after(&done));
                 row.note_unlogged();
                 if durable && !on(Canary::AroundUnsynced) {
                     self.settle(file, true)?;

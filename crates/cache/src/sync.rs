@@ -6,7 +6,7 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use holdfast_board::{Commits, LedgerRow};
+use holdfast_board::{Commits, Inode, LedgerRow};
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 
@@ -19,9 +19,9 @@ use crate::request::{FileRequest, Refusal, Request};
 use crate::stock::Stock;
 
 impl<N: Nvm> Client<N> {
-    /// The kernel alone is about to answer a sync of the file with this device and inode; for
+    /// The kernel alone is about to answer a sync of this file; for
     /// [`Client::note_kernels_sync_took`].
-    pub fn note_kernels_sync(&self, file: (u64, u64)) -> u64 {
+    pub fn note_kernels_sync(&self, file: Inode) -> u64 {
         let header = self.board.header();
         header.syncs_real.add(1);
         header.synced_by_kernel.note(file);
@@ -43,7 +43,7 @@ impl<N: Nvm> Client<N> {
     #[cold]
     pub fn note_settled_sync(&self, file: FileRef) {
         let row = self.row(file);
-        self.note_kernels_sync((row.dev.load(Ordering::Relaxed), row.ino.load(Ordering::Relaxed)));
+        self.note_kernels_sync(row.inode());
     }
 
     /// Has the file system commit what is pending. False where that is not the way of the file
@@ -99,7 +99,7 @@ impl<N: Nvm> Client<N> {
 
     /// For [`Client::sync`] by a description that reports what fails from now on.
     pub fn errors_until_now(&self, file: FileRef) -> AtomicU32 {
-        AtomicU32::new(self.row(file).error_epoch.load(Ordering::SeqCst))
+        AtomicU32::new(self.row(file).error_epoch())
     }
 
     /// Answers a program's `fsync` or `fdatasync`, or ends a write that it asked to be synchronous.
@@ -136,15 +136,15 @@ impl<N: Nvm> Client<N> {
         }
         let row = self.row(file);
         let state = row.state();
-        let inode = (row.dev.load(Ordering::Relaxed), row.ino.load(Ordering::Relaxed));
+        let inode = row.inode();
         let is_current = self.is_current(file);
         if !is_current || !(state.is_absorbed() || state.is_failed()) {
-            let begun_ns = self.note_kernels_sync(if is_current { inode } else { (0, 0) });
+            let begun_ns = self.note_kernels_sync(if is_current { inode } else { Inode::NONE });
             let synced = raw();
             self.note_kernels_sync_took(begun_ns);
             return synced;
         }
-        let epoch = row.error_epoch.load(Ordering::SeqCst);
+        let epoch = row.error_epoch();
         let has_news =
             seen_error.load(Ordering::SeqCst) != epoch && seen_error.swap(epoch, Ordering::SeqCst) != epoch;
         if has_news || state.is_failed() {

@@ -16,8 +16,8 @@ use holdfast_media::Nvm;
 
 use crate::ask::ask;
 use crate::client::Client;
-use crate::file::Inode;
 use crate::request::Request;
+use holdfast_board::Inode;
 
 /// How long a sync waits for names that others are having logged, and how often it looks.
 const WAITS: u32 = 2000;

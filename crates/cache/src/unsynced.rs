@@ -11,11 +11,9 @@
 //! every write from then on.
 //!
 //! Must never let a write be under way unlogged while a sync is absorbed (invariant 9).
-
-use core::sync::atomic::Ordering;
 use core::time::Duration;
 
-use holdfast_board::{Commits, Epoch, FileRow, LedgerRow, NO_SIZE, Stall, Way, pause};
+use holdfast_board::{Commits, Epoch, FileRow, Inode, LedgerRow, NO_SIZE, Stall, Way, pause};
 use holdfast_canary::{Canary, on};
 use holdfast_log::Kind;
 use holdfast_media::{Bytes, Nvm};
@@ -60,7 +58,7 @@ impl<N: Nvm> Client<N> {
     /// Whether files are logged from their first sync on.
     #[inline]
     pub fn logs_on_sync(&self) -> bool {
-        self.board.header().logs_on_sync.word.load(Ordering::Relaxed) != 0
+        self.board.header().logs_on_sync.seems_on()
     }
 
     /// Makes a call that changes a file which has no row, or is left to the kernel. `None`, and the
@@ -81,8 +79,8 @@ impl<N: Nvm> Client<N> {
     /// As [`Client::pass`], for a file that had a row when it was looked at last.
     pub fn pass_by<R>(&self, file: FileRef, raw: impl FnOnce() -> R) -> Option<R> {
         let row = self.row(file);
-        let (dev, ino) = (row.dev.load(Ordering::Relaxed), row.ino.load(Ordering::Relaxed));
-        if self.is_current(file) { self.pass(dev, ino, raw) } else { None }
+        let Inode { device, ino } = row.inode();
+        if self.is_current(file) { self.pass(device, ino, raw) } else { None }
     }
 
     /// Whether a file that has no row, of which only the creation may be noted (`noted`), had
@@ -213,7 +211,7 @@ impl<N: Nvm> Client<N> {
         }
         // Writers who had not found its row.
         let mut stall = Stall::default();
-        while self.board.header().is_passed(self.row(file).ino.load(Ordering::Relaxed)) {
+        while self.board.header().is_passed(self.row(file).inode().ino) {
             if !self.keeper_alive() {
                 return Err(Errno::EIO);
             }
@@ -261,7 +259,7 @@ impl<N: Nvm> Client<N> {
         };
         let unlogged = row.unlogged();
         let is_whole = is_held && row.is_synced(unlogged);
-        row.size_hint.store(content.size().unwrap_or(NO_SIZE), Ordering::SeqCst);
+        row.set_end(content.size().unwrap_or(NO_SIZE));
         // Before the state, and until the content is logged: should we die in between, the next
         // sync is real.
         let changed = if on(Canary::UnsyncedForgotten) { row.unlogged() } else { row.note_unlogged() };
@@ -319,7 +317,7 @@ impl<N: Nvm> Client<N> {
         content: &impl Content,
     ) -> Result<bool, Errno> {
         let row = self.row(file);
-        if row.size_hint.load(Ordering::SeqCst) != bytes
+        if row.end() != bytes
             || !matches!(lane.enter(file, true)?, Entry::Absorbed(state) if state.keeps_up())
         {
             return Ok(false);

@@ -6,7 +6,6 @@
 
 use crate::stop::NoRoom;
 use crate::stop::Stop;
-use core::sync::atomic::Ordering;
 
 use holdfast_board::NO_SIZE;
 #[cfg(not(shuttle))]
@@ -165,7 +164,7 @@ impl<N: Nvm> Client<N> {
         self.forget_loaded(file, offset, total);
         let seq = lane.append_write(file, offset, total, parts)?;
         if row.state().lags() {
-            row.written_ns.store(lane.written_ns(), Ordering::Relaxed);
+            row.note_written(lane.written_ns());
         }
         let result = call.write();
         let bytes = *result.as_ref().unwrap_or(&0);
@@ -183,12 +182,10 @@ impl<N: Nvm> Client<N> {
         }
         if landed != end {
             self.forget_loaded(file, landed.saturating_sub(bytes as u64), bytes as u64);
-            row.size_hint.store(landed, Ordering::SeqCst);
+            row.set_end(landed);
             return Ok(Written::Misplaced { bytes });
         }
-        if row.size_hint.load(Ordering::SeqCst) < end {
-            row.size_hint.fetch_max(end, Ordering::SeqCst);
-        }
+        row.raise_end(end);
         self.note_recorded(row);
         lane.count_write(bytes as u64);
         Ok(Written::Done { bytes, offset })

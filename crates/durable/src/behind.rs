@@ -2,7 +2,6 @@
 //! the library, or whose disk may not take what the log holds of it (invariant 6).
 
 use std::io;
-use std::sync::atomic::Ordering;
 
 use holdfast_board::{NO_SIZE, ROW_MEDIA_BYTES_MAX, Way};
 use holdfast_canary::{Canary, on};
@@ -72,8 +71,8 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// description of our own that is told as well (invariant 4).
     pub fn show(&self, file: &ManagedFile<D::File>) -> io::Result<()> {
         if !on(Canary::ReaderUnheard) {
-            let opens = &self.board.row(file.slot).client_opens;
-            file.description(opens).map(drop).inspect_err(|_| file.meta().rewrite = true)?;
+            let row = self.board.row(file.slot);
+            file.description(row).map(drop).inspect_err(|_| file.meta().rewrite = true)?;
         }
         if self.never_behind(file) && file.lent().is_none() {
             return Ok(());
@@ -98,7 +97,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// journals, which would only come back.
     pub fn allow_behind(&self, file: &ManagedFile<D::File>, created: bool) {
         file.meta().may_be_behind = true;
-        if !created || self.board.header().write_behind.word.load(Ordering::SeqCst) == BEHIND_AT_ONCE {
+        if !created || self.board.header().write_behind.level() == BEHIND_AT_ONCE {
             self.enter_behind(file);
         }
     }
@@ -137,7 +136,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             && meta.may_be_behind
         {
             // Before the state: readers and writers take the size from here.
-            row.size_hint.store(stat.size, Ordering::SeqCst);
+            row.set_end(stat.size);
             // As before: who finds it in the state finds what is kept.
             self.keep_times(file);
             // Before the first write that only the log has.
@@ -146,7 +145,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             self.board.go(file.slot, way);
             let header = self.board.header();
             meta.may_be_behind = !header.shown.has(stat.dev, stat.ino);
-            if header.write_behind.word.load(Ordering::SeqCst) == 0 || !meta.may_be_behind {
+            if !header.write_behind.is_on() || !meta.may_be_behind {
                 // A client forbade it, before or meanwhile. Nobody could enter yet.
                 if let Some(way) = self.way_back(file) {
                     self.board.go(file.slot, way);
@@ -168,7 +167,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         let named = meta.may_be_behind && meta.unlinking.is_none() && meta.bypass.is_none() && !meta.rewrite;
         drop(meta);
         named
-            && self.board.header().write_behind.word.load(Ordering::SeqCst) != 0
+            && self.board.header().write_behind.is_on()
             && pool_bytes <= ROW_MEDIA_BYTES_MAX
             && file.held().free_bytes().is_ok_and(|free| free >= pool_bytes + FREE_MARGIN_BYTES)
     }
@@ -176,7 +175,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// Takes files into state Behind and out of it, as the space on their disks allows (invariant
     /// 6).
     pub fn review_behind(&self) {
-        if self.board.header().write_behind.word.load(Ordering::SeqCst) == 0 {
+        if !self.board.header().write_behind.is_on() {
             return;
         }
         for file in self.managed() {

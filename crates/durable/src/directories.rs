@@ -11,6 +11,7 @@
 
 use std::path::{Path, PathBuf};
 
+use holdfast_board::Inode;
 use holdfast_cache::{Errno, Refusal};
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
@@ -30,12 +31,14 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     }
 
     /// The path of a directory whose changes are followed, if it still leads there.
-    pub fn watched_path(&self, id: (u64, u64)) -> Option<PathBuf> {
+    pub fn watched_path(&self, id: Inode) -> Option<PathBuf> {
         let path = {
             let watched = locked(&self.watched);
             watched.by_path.iter().find(|(_, watched)| watched.id == id).map(|(path, _)| path.clone())
         };
-        let leads_there = |path: &PathBuf| self.disk.look(path).is_ok_and(|stat| (stat.dev, stat.ino) == id);
+        let leads_there = |path: &PathBuf| {
+            self.disk.look(path).is_ok_and(|stat| Inode { device: stat.dev, ino: stat.ino } == id)
+        };
         path.filter(leads_there)
     }
 

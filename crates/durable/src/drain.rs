@@ -136,11 +136,11 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         let row = self.board.row(file.slot);
         let table = self.board.pages();
         let mut pages = Vec::new();
-        let rows = row.page_rows.get();
+        let rows = row.page_rows().get();
         if rows == 0 {
             return pages;
         }
-        let (size, mut found) = (row.size_hint.load(Ordering::SeqCst), 0);
+        let (size, mut found) = (row.end(), 0);
         if size.div_ceil(PAGE_BYTES) <= table.sets() {
             // As cheap as a look at the whole table, page by page.
             for page in Page::range(0, size) {
@@ -229,7 +229,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             self.drained_bytes.fetch_add(buffer.len() as u64, Ordering::Relaxed);
         }
         let slot = file.slot;
-        let count = &self.board.row(slot).page_rows;
+        let count = &self.board.row(slot).page_rows();
         let mut at = 0;
         for row in rows.drain(..) {
             let bytes = &buffer[at..at + (row.content.hi - row.content.lo) as usize];
@@ -290,7 +290,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         #[cfg(shuttle)]
         let is_last = is_last || mutated(Mutation::CountClearedAmidDrain);
         if is_last {
-            self.board.row(file.slot).page_rows.clear();
+            self.board.row(file.slot).page_rows().clear();
         }
         self.hand_times_over(file, target, Writers::KeptOut)
     }

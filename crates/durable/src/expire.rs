@@ -102,7 +102,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             // itself below, which is cheap by then and shows each file's own errors.
             self.syncs.fetch_add(1, Ordering::Relaxed);
             let row = self.board.row(first.slot);
-            if let Ok(description) = first.description(&row.client_opens) {
+            if let Ok(description) = first.description(row) {
                 self.having_committed(first.dev, || description.sync_file_system());
             }
         }
@@ -164,9 +164,9 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// Whether somebody may have a file open for writing. Of one that is lent the program's
     /// description is in our own hands, whether it is closed there or not.
     fn is_in_use(&self, file: &ManagedFile<D::File>) -> bool {
-        let opens = &self.board.row(file.slot).client_opens;
+        let row = self.board.row(file.slot);
         file.lent().is_none()
-            && file.description(opens).map_or(true, |description| description.is_open_for_writing())
+            && file.description(row).map_or(true, |description| description.is_open_for_writing())
     }
 
     /// Makes slots free for new files: everything is settled and unused slots are given back.

@@ -2,7 +2,6 @@
 //! is written to the file anew before the next sync counts (invariant 4).
 
 use std::io;
-use std::sync::atomic::Ordering;
 
 use holdfast_board::Way;
 use holdfast_canary::{Canary, on};
@@ -26,7 +25,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             return;
         }
         let row = self.board.row(file.slot);
-        row.error_epoch.fetch_add(1, Ordering::SeqCst);
+        row.note_error();
         let mut meta = file.meta();
         // Of what is damaged in the log the kernel has lost nothing.
         if error.kind() != io::ErrorKind::InvalidData {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-use holdfast_board::{AtomicU32, AtomicU64};
+use holdfast_board::{AtomicU32, FileRow};
 use holdfast_cache::{FileRef, Reason};
 use holdfast_pool::{MARK_REMOVED, MARK_VOID};
 
@@ -302,9 +302,9 @@ impl<F: DiskFile> ManagedFile<F> {
         lent.inspect(|lent| lent.give_back());
     }
 
-    /// The program's description, if it is lent, else our own, opened now if need be. `opens` tells
-    /// the fence that an open is ours.
-    pub(super) fn description(&self, opens: &AtomicU64) -> io::Result<Description<'_, F>> {
+    /// The program's description, if it is lent, else our own, opened now if need be; the
+    /// file's row tells the fence that an open is ours.
+    pub(super) fn description(&self, row: &FileRow) -> io::Result<Description<'_, F>> {
         if let Held::Open(file) = &self.held {
             return Ok(Description::Own(file));
         }
@@ -312,7 +312,7 @@ impl<F: DiskFile> ManagedFile<F> {
             return Ok(Description::Lent(lent));
         }
         if self.opened.get().is_none() {
-            opens.fetch_add(1, Ordering::SeqCst);
+            row.note_open();
             // Two at once: one description is enough, and each shows the errors that happened
             // before it.
             let _ = self.opened.set(self.held().reopen(Access::Read)?);

@@ -49,7 +49,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
 
     /// A record of a file stays that its dead client did not tell of: its slot holds its creation.
     pub(super) fn note_recorded(&self, row: &FileRow) {
-        let ledger = self.ledger(row.dev.load(Ordering::Relaxed));
+        let ledger = self.ledger(row.device());
         if let (Some(ledger), Some(noted)) = (ledger, row.note_recorded()) {
             ledger.hold(noted);
         }
@@ -104,9 +104,9 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         if !is_due() {
             return;
         }
-        let opens = &self.board.row(file.slot).client_opens;
+        let row = self.board.row(file.slot);
         // It was synced already; a commit that fails leaves pending what is.
-        if let Ok(description) = file.description(opens) {
+        if let Ok(description) = file.description(row) {
             let _ = self.commit_file_system(file.dev, &description, is_due);
         }
     }
@@ -271,8 +271,8 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             }
         }
         // None of them is left: by the file itself.
-        let opens = &self.board.row(file.slot).client_opens;
-        match file.description(opens) {
+        let row = self.board.row(file.slot);
+        match file.description(row) {
             Ok(description) if self.learns_order(file.dev, &description) => {
                 self.commit_file_system(file.dev, &description, || true).map(|_| ())
             }

@@ -28,6 +28,6 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     pub(super) fn exchange(&self, file: &ManagedFile<D::File>) -> io::Result<()> {
         file.meta().may_be_behind = false;
         file.give_back();
-        file.description(&self.board.row(file.slot).client_opens).map(|_| ())
+        file.description(self.board.row(file.slot)).map(|_| ())
     }
 }

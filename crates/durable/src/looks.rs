@@ -9,7 +9,6 @@
 //! file live that recovery would undo an outsider with.
 
 use std::io;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use holdfast_board::{LedgerRow, NO_SIZE, Way, ownership_print, pause};
@@ -148,7 +147,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         let row = self.board.row(file.slot);
         // A client that cuts it keeps the others out from before its call until it has told the
         // size: one that came in between shows by either.
-        let known = row.size_hint.load(Ordering::SeqCst);
+        let known = row.end();
         if !row.state().keeps_up() || row.is_exclusive() || on(Canary::CutUnheard) {
             return false;
         }
@@ -158,7 +157,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             return true;
         }
         let is_touched = row.seems_touched(stat.size, stat.links);
-        let is_cut = is_touched && !row.is_exclusive() && row.size_hint.load(Ordering::SeqCst) == known;
+        let is_cut = is_touched && !row.is_exclusive() && row.end() == known;
         if is_cut && !std::mem::replace(&mut file.meta().seen.is_unsettled, true) {
             self.mark_conflict(file);
             self.note_foreign(file);
@@ -211,13 +210,13 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     fn seems_cut_by_others(&self, file: &ManagedFile<D::File>) -> bool {
         let row = self.board.row(file.slot);
         for _ in 0..LOOKS_MAX {
-            let known = row.size_hint.load(Ordering::SeqCst);
+            let known = row.end();
             let Ok(stat) = file.held().stat() else { return false };
             // Who makes it longer holds the cursor until the size is told.
             if !row.seems_touched(stat.size, stat.links) {
                 return false;
             }
-            if !row.is_exclusive() && row.size_hint.load(Ordering::SeqCst) == known {
+            if !row.is_exclusive() && row.end() == known {
                 return true;
             }
             pause(LOOK_PAUSE);
@@ -245,7 +244,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// Whether the kernel has another size than the clients left.
     fn seems_cut(&self, file: &ManagedFile<D::File>, stat: &Stat) -> bool {
         let row = self.board.row(file.slot);
-        let known = row.size_hint.load(Ordering::SeqCst);
+        let known = row.end();
         let state = row.state();
         if state.keeps_up() {
             known != NO_SIZE && known != stat.size
@@ -317,7 +316,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         let row = self.board.row(file.slot);
         self.settle_marked(file)?;
         // Last: a client that syncs meanwhile sees that something is amiss, and waits for this.
-        row.size_hint.store(stat.size, Ordering::SeqCst);
+        row.set_end(stat.size);
         Ok(())
     }
 
@@ -344,7 +343,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         // What the keeper itself changed since has another time than the cut.
         let account = self.board.times()[file.slot.index()].look(file.generation);
         let is_last = account.is_none_or(|account| !account.is_in_hand() && !account.is_as_left(times));
-        let is_older = is_last && row.written_ns.load(Ordering::SeqCst) + CALL_NS_MAX < cut_ns;
+        let is_older = is_last && row.written_ns() + CALL_NS_MAX < cut_ns;
         self.mark_conflict(file);
         {
             let mut meta = file.meta();
@@ -356,7 +355,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             self.open_for_writing(file)?.set_len(stat.size)?;
         }
         let size = file.held().stat()?.size;
-        row.size_hint.store(size, Ordering::SeqCst);
+        row.set_end(size);
         self.settle_marked(file)
     }
 

@@ -2,9 +2,8 @@
 //! and taking it back when they have gone (docs/crash/others.md).
 
 use std::io;
-use std::sync::atomic::Ordering;
 
-use holdfast_board::{NO_SIZE, Way};
+use holdfast_board::Way;
 use holdfast_cache::Reason;
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
@@ -76,12 +75,12 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         }
         // Somebody is writing to it by the kernel alone, and may not be done when the next sync
         // begins.
-        if self.board.header().is_passed(row.ino.load(Ordering::Relaxed)) {
+        if self.board.header().is_passed(row.inode().ino) {
             return false;
         }
         // Nobody announced what became of its names meanwhile. One that has none left would be
         // logged for nobody.
-        let logs_on_sync = self.board.header().logs_on_sync.word.load(Ordering::Relaxed) != 0;
+        let logs_on_sync = self.board.header().logs_on_sync.seems_on();
         let is_named = if logs_on_sync { !file.held().is_removed() } else { self.hold_name(file).is_ok() };
         if !is_named {
             return false;
@@ -89,9 +88,9 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         // Its bytes, and ours written meanwhile, may be unsynced: the next sync is real (invariant
         // 9).
         row.note_unlogged();
-        row.size_hint.store(NO_SIZE, Ordering::SeqCst);
+        row.forget_end();
         if let Ok(stat) = file.held().stat() {
-            row.size_hint.store(stat.size, Ordering::SeqCst);
+            row.set_end(stat.size);
         }
         file.meta().bypass = None;
         // Its name may not be on disk either, which is seen to when its durability is asked for.

@@ -117,7 +117,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             Err(_) => return false,
         }
         if file.meta().marks & GONE != 0 {
-            self.bury(file);
+            self.reap(file);
         }
         self.let_go(file);
         true
@@ -126,14 +126,14 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// Lets go of a removed file, whose slot stays. Clients that have it open find it left to the
     /// kernel, by the generation that stays; others do not find it any more, nor a later file with
     /// its inode number instead.
-    pub(super) fn bury(&self, file: &Arc<ManagedFile<D::File>>) {
+    pub(super) fn reap(&self, file: &Arc<ManagedFile<D::File>>) {
         let row = self.board.row(file.slot);
         let mut files = locked(&self.files);
         if files[file.slot.index()].is_none() {
             return;
         }
         self.unlist(file);
-        debug_assert_eq!(row.page_rows.get(), 0, "nothing of it is in the log alone");
+        debug_assert_eq!(row.page_rows().get(), 0, "nothing of it is in the log alone");
         self.board.go(file.slot, Way::Orphan);
         self.drop_loaded(file);
         file.give_back();

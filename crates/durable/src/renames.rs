@@ -12,7 +12,6 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use holdfast_board::Way;
 use holdfast_cache::Onto;
@@ -24,7 +23,7 @@ use holdfast_pool::{
 
 use super::file::{GONE, ManagedFile, Meta};
 use super::ledger::Order;
-use super::state::{Durable, KEEPER_ID, Renaming};
+use super::state::{Durable, Renaming};
 use super::upkeep::Upkeeps;
 use holdfast_disk::{Disk, DiskFile, locked};
 
@@ -69,7 +68,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             && meta.marks & (MARK_CREATED | MARK_CONFLICT | MARK_VOID) == MARK_CREATED
             && meta.names_unsynced == 1
             && meta.unlinking.is_none()
-            && row.expired_seq.load(Ordering::SeqCst) == file.generation.seq()
+            && row.expired_seq() == file.generation.seq()
             && !row.is_blank()
     }
 
@@ -162,7 +161,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             return Ok(Some(Replaced { slot: None, base: Some(base) }));
         };
         let row = self.board.row(target.slot);
-        let is_kept = row.exclusive.load(Ordering::SeqCst) & KEEPER_ID == client && self.is_current(&target);
+        let is_kept = row.holder() == client && self.is_current(&target);
         let is_through = self.never_behind(&target) && row.state().keeps_up();
         let (marks, path) = {
             let meta = target.meta();
@@ -235,7 +234,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     fn is_under_way(&self, rename: &Renaming<D::File>) -> bool {
         let row = self.board.row(rename.file.slot);
         // Who lets go of the file has made it or withdrawn it.
-        let holder = row.exclusive.load(Ordering::SeqCst) & KEEPER_ID;
+        let holder = row.holder();
         holder == rename.client && !self.stands_at(&rename.file, &rename.to)
     }
 

@@ -2,10 +2,9 @@
 //! forward when its record is whole, else nothing of it exists; then everything it held is opened
 //! (history 15).
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use holdfast_board::{DeadLane, FileRow, NO_SIZE, RequestState, pieces};
+use holdfast_board::{DeadLane, FileRow, Locked, RequestState, pieces};
 use holdfast_cache::FileRef;
 use holdfast_cache::behind::{Payload, Places, finish};
 use holdfast_canary::{Canary, on};
@@ -115,11 +114,11 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         // owner's.
         let is_behind = row.state().lags();
         if is_behind {
-            row.page_rows.enter();
+            row.page_rows().enter();
         }
         self.roll_forward_dead(dead, seq, row);
         if is_behind {
-            row.page_rows.leave();
+            row.page_rows().leave();
         }
         forget_size(row);
     }
@@ -149,9 +148,9 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             self.board.loaded().drop_page(dead.slot, page);
         }
         self.note_recorded(row);
-        row.written_ns.fetch_max(header.unix_time_ns, Ordering::SeqCst);
+        row.raise_written(header.unix_time_ns);
         // After the rows, as its owner would have.
-        row.size_hint.fetch_max(offset + payload.bytes, Ordering::SeqCst);
+        row.raise_end(offset + payload.bytes);
         true
     }
 
@@ -159,14 +158,14 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         let slot = dead.slot;
         let Some(file) = self.file_now(slot) else { return };
         let lane = &self.board.lanes()[dead.index.index()];
-        let range = (lane.lock_offset.load(Ordering::SeqCst), lane.lock_bytes.load(Ordering::SeqCst));
+        let locked = lane.locks();
         let place = file.place();
         self.forget_left(&file);
         let rolled = roll_forward(&self.nvm, &self.superblock, &dead.segments, seq, place, &mut || {
             let target = self.open_for_writing(&file)?;
-            if range.1 > 0 {
-                self.drain_range(&target, &file, range)?;
-                self.board.loaded().drop_pages(slot, range.0, range.1);
+            if let Some(Locked { offset, bytes }) = locked {
+                self.drain_range(&target, &file, (offset, bytes))?;
+                self.board.loaded().drop_pages(slot, offset, bytes);
             }
             Ok(target)
         });
@@ -177,9 +176,9 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             Ok(Some(done)) if row.state().lags() => match done.kind {
                 Kind::Write => {
                     let end = done.file_offset.saturating_add(done.extent);
-                    row.size_hint.fetch_max(end, Ordering::SeqCst);
+                    row.raise_end(end);
                 }
-                Kind::Truncate => row.size_hint.store(done.file_offset, Ordering::SeqCst),
+                Kind::Truncate => row.set_end(done.file_offset),
                 Kind::Punch | Kind::Cancel => {}
             },
             // A short write that was cancelled may have made the file longer.
@@ -202,7 +201,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
 /// A dead client may have made the file longer, and did not live to say so. Where bytes are in the
 /// log alone, the board's size is the only one there is, and was set right.
 fn forget_size(row: &FileRow) {
-    if !row.state().lags() && row.page_rows.get() == 0 && !on(Canary::SizeBelieved) {
-        row.size_hint.store(NO_SIZE, Ordering::SeqCst);
+    if !row.state().lags() && row.page_rows().get() == 0 && !on(Canary::SizeBelieved) {
+        row.forget_end();
     }
 }

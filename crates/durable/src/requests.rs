@@ -4,7 +4,6 @@
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use holdfast_board::TAKER_ID;
 use holdfast_cache::{Answer, FileRef, FileRequest, Onto, Refusal};
@@ -12,7 +11,7 @@ use holdfast_media::Nvm;
 use holdfast_pool::{HintKind, MARK_CREATED};
 
 use super::file::ManagedFile;
-use super::state::{Durable, KEEPER_ID};
+use super::state::Durable;
 use super::sync::{Writers, is_held};
 use super::upkeep::Upkeeps;
 use holdfast_disk::Disk;
@@ -50,7 +49,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         let Some(file) = self.file(place) else {
             return Err(Refusal::Kernels.into());
         };
-        let holder = self.board.row(file.slot).exclusive.load(Ordering::SeqCst) & KEEPER_ID;
+        let holder = self.board.row(file.slot).holder();
         if holder == TAKER_ID {
             // It is being taken from who stood still. That is over soon.
             return Err(Unanswered::Later);

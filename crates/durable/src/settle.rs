@@ -53,8 +53,8 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// Whether a sync of a file covered its only name, which was made before: the journals of ext4
     /// and xfs cover all of them.
     fn syncs_its_name(&self, file: &ManagedFile<D::File>) -> io::Result<bool> {
-        let opens = &self.board.row(file.slot).client_opens;
-        Ok(file.description(opens)?.orders_names())
+        let row = self.board.row(file.slot);
+        Ok(file.description(row)?.orders_names())
     }
 
     /// Brings the bytes of a file to the disk, in state Behind those of records up to `seq_max` and
@@ -95,7 +95,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     fn must_rewrite(&self, file: &ManagedFile<D::File>) -> io::Result<bool> {
         let row = self.board.row(file.slot);
         let is_new = !file.is_described();
-        file.description(&row.client_opens).inspect_err(|error| self.sync_failed(file, error))?;
+        file.description(row).inspect_err(|error| self.sync_failed(file, error))?;
         // A client's sync that failed before we had a description took the kernel's only notice of
         // it (history 18), and one that is under way may be about to say so.
         let unsure = is_new && row.syncs_under_way() != 0 && !on(Canary::SyncUnderWayForgotten);
@@ -127,8 +127,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             }
             self.rewrite(file).inspect_err(|error| self.sync_failed(file, error))?;
         }
-        let description =
-            file.description(&row.client_opens).inspect_err(|error| self.sync_failed(file, error))?;
+        let description = file.description(row).inspect_err(|error| self.sync_failed(file, error))?;
         // S, and what the sync will cover besides, are known before it begins (invariant 2).
         let unlogged = row.unlogged();
         let names = self.names_given(file);
@@ -191,15 +190,15 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         if let Some(stat) = synced.stat {
             self.slots().push_stamp(file.slot, &self.stamp_of(&stat, true));
         }
-        let expired = row.expired_seq.load(Ordering::SeqCst);
+        let expired = row.expired_seq();
         if on(Canary::SelectiveDrain) {
             return true;
         }
-        if row.newest_seq.load(Ordering::SeqCst) > expired && synced.settled > expired {
+        if row.newest_seq() > expired && synced.settled > expired {
             if !on(Canary::ExpiryUnpersisted) {
                 self.slots().set_expired_seq(file.slot, synced.settled);
             }
-            row.expired_seq.store(synced.settled, Ordering::SeqCst);
+            row.set_expired_seq(synced.settled);
         }
         // Behind that: a file that another one was renamed over just now is on no disk any more,
         // and live records of it would be missed there.
@@ -221,7 +220,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         self.drain_all(file)?;
         // Older bytes are back for a moment: nobody's look at the page cache counts until that is
         // over.
-        let counts = [&self.board.header().behind_files.census, &self.board.row(file.slot).page_rows];
+        let counts = [&self.board.header().behind_files.census, self.board.row(file.slot).page_rows()];
         counts.iter().for_each(|count| count.enter());
         let replayed = self.open_for_writing(file).and_then(|target| {
             self.unseen_in_times(file, &target, |_| {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use holdfast_board::{Epoch, NO_SIZE, Way};
+use holdfast_board::{Epoch, Way};
 use holdfast_cache::{FileRef, Reason};
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
@@ -128,13 +128,11 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         };
         self.slots().take(slot, generation, &taken);
         let row = self.board.row(slot);
+        row.prepare(generation, stat.size);
         row.set_blank(newcomer.noted.filter(|_| created));
-        row.newest_seq.store(generation.seq(), Ordering::Relaxed);
-        row.expired_seq.store(generation.seq(), Ordering::Relaxed);
-        row.size_hint.store(if stat.size < NO_SIZE { stat.size } else { NO_SIZE }, Ordering::Relaxed);
         // Bytes from before us may be unsynced, unless there were none.
         row.clear_syncs(!created);
-        row.page_rows.clear();
+        row.page_rows().clear();
         row.set_watched(fenced);
         row.set_ownership(0);
         row.begin_use(generation);
@@ -241,7 +239,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         row.end_use();
         self.await_lookers(file);
         let mut files = locked(&self.files);
-        debug_assert_eq!(row.page_rows.get(), 0, "nothing of it is in the log alone");
+        debug_assert_eq!(row.page_rows().get(), 0, "nothing of it is in the log alone");
         self.drop_loaded(file);
         file.give_back();
         self.board.go(file.slot, Way::Release);
@@ -276,12 +274,12 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         };
         let unused = settled
             && (!self.is_dirty(file) || on(Canary::RetireDirty))
-            && row.page_rows.get() == 0
+            && row.page_rows().get() == 0
             // Who has it open registers it anew at the next change. One that is lent waits for
             // nobody: its program's description would otherwise stay open in our hands.
             && (file.lent().is_some()
                 || file
-                    .description(&row.client_opens)
+                    .description(row)
                     .is_ok_and(|description| !description.is_open_for_writing()));
         if unused {
             let is_managed = row.state().is_absorbed();

@@ -149,7 +149,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     fn end_removed(&self, file: &Arc<ManagedFile<D::File>>) -> bool {
         self.forget_removed();
         if file.meta().marks & GONE != 0 {
-            self.bury(file);
+            self.reap(file);
             return true;
         }
         false

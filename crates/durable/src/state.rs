@@ -213,7 +213,7 @@ impl<N: Nvm, D: Disk, U> Durable<N, D, U> {
             drained_bytes: AtomicU64::new(0),
             designs: PhantomData,
         };
-        durable.board.header().has_times.word.store(u32::from(D::File::HAS_TIMES), Ordering::SeqCst);
+        durable.board.header().has_times.set(D::File::HAS_TIMES);
         durable.beat();
         durable.words().set_in_use();
         durable

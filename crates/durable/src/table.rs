@@ -5,7 +5,6 @@
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use holdfast_board::{FileRow, Listed, pause};
@@ -97,7 +96,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         if let Some(lent) = file.lent() {
             return lent.try_clone();
         }
-        self.board.row(file.slot).client_opens.fetch_add(1, Ordering::SeqCst);
+        self.board.row(file.slot).note_open();
         file.held().reopen(Access::Write)
     }
 
@@ -169,6 +168,6 @@ pub(super) fn keep_size<F: DiskFile>(row: &FileRow, file: &ManagedFile<F>) {
     if row.state().lags()
         && let Ok(stat) = file.held().stat()
     {
-        row.size_hint.fetch_max(stat.size, Ordering::SeqCst);
+        row.raise_end(stat.size);
     }
 }

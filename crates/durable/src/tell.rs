@@ -7,7 +7,6 @@
 
 use holdfast_pool::Seq;
 use std::io;
-use std::sync::atomic::Ordering;
 
 use holdfast_board::{PAGE_BYTES, Page};
 use holdfast_canary::{Canary, on};
@@ -23,13 +22,11 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// [`Durable::tell`], of what page rows have.
     pub(super) fn tell_by_rows(&self, file: &ManagedFile<D::File>) -> io::Result<()> {
         let row = self.board.row(file.slot);
-        if row.page_rows.get() == 0 {
+        if row.page_rows().get() == 0 {
             return Ok(());
         }
-        let size = row.size_hint.load(Ordering::SeqCst);
-        // A client's word: it may be no page that there can be.
-        let written = row.written_page.load(Ordering::Relaxed).min(Page::of(u64::MAX).number());
-        let mut pages = vec![Page::new(written)];
+        let size = row.end();
+        let mut pages = vec![row.written_page()];
         if file.held().stat()?.size < size {
             pages.insert(0, Page::of(size - 1));
             pages.dedup();

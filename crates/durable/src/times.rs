@@ -7,7 +7,6 @@
 //! back once a file is drained; the time of change cannot be set.
 
 use std::io;
-use std::sync::atomic::Ordering;
 
 use holdfast_board::{Changes, FileTime, Times};
 use holdfast_canary::{Canary, on};
@@ -41,7 +40,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             if self.is_current(file) {
                 self.slots().set_left(file.slot, left_at(kernel));
             }
-            self.board.header().times_kept.word.store(1, Ordering::SeqCst);
+            self.board.header().times_kept.set(true);
         }
     }
 

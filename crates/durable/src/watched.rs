@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use holdfast_board::Inode;
 use holdfast_disk::{Change, Disk};
 
 /// Directories watched at a time; syncs of others are the kernel's.
@@ -22,8 +23,7 @@ pub(super) struct Balance {
 /// One watched directory.
 pub(super) struct Watched {
     watch: i32,
-    /// Device and inode.
-    pub(super) id: (u64, u64),
+    pub(super) id: Inode,
     pub(super) names: HashMap<Vec<u8>, Balance>,
     /// Something happened that no slot can hold.
     pub(super) foreign: bool,
@@ -58,7 +58,7 @@ impl Directories {
             return false;
         }
         // Behind the watch: one that took its place meanwhile is told of as gone.
-        let id = disk.look(directory).map_or((0, 0), |stat| (stat.dev, stat.ino));
+        let id = disk.look(directory).map_or(Inode::NONE, |stat| Inode { device: stat.dev, ino: stat.ino });
         // Foreign until its first real sync.
         let watched = Watched { watch, id, names: HashMap::new(), foreign: true };
         self.by_path.insert(directory.to_owned(), watched);

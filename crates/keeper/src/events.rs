@@ -142,7 +142,7 @@ impl EventLoop {
                     SIGNALS if self.stop() => return Ok(()),
                     SIGNALS => {}
                     token if token >= FIRST_CONNECTION => self.converse(token),
-                    client => self.bury((client - FIRST_CLIENT) as u32),
+                    client => self.reap((client - FIRST_CLIENT) as u32),
                 }
             }
             if self.is_unused() || self.stop_by().is_some_and(|until| until <= Instant::now()) {
@@ -220,7 +220,7 @@ impl EventLoop {
         if !self.expected.is_empty() {
             return false;
         }
-        if self.keeper.durable.board.header().forks_pending.word.load(Ordering::SeqCst) as i32 > 0 {
+        if self.keeper.durable.board.header().forks_pending() > 0 {
             // A child has the pool mapped from its parent. One that was killed before it said hello
             // never comes.
             let may_come = self.forks_since.is_some() || !mapped_by(&self.keeper.config.pool).is_empty();
@@ -416,7 +416,7 @@ impl EventLoop {
     fn welcome(&mut self, connection: &OwnedFd, peer: &Peer, hello: &Hello) {
         let pid = peer.pid;
         if hello.forked != 0 {
-            self.keeper.durable.board.header().forks_pending.word.fetch_sub(1, Ordering::SeqCst);
+            self.keeper.durable.board.header().end_fork();
             self.forks_since = None;
         }
         let Some(pidfd) = self.admit(connection, peer, hello) else {
@@ -464,7 +464,7 @@ impl EventLoop {
         // Nothing of it is in the way of the new one more than of any other client: who starts does
         // not wait for this.
         for client in earlier {
-            self.bury(client);
+            self.reap(client);
         }
     }
 
@@ -481,11 +481,11 @@ impl EventLoop {
     }
 
     /// A client's process ended (or another program took its place).
-    fn bury(&mut self, client: u32) {
+    fn reap(&mut self, client: u32) {
         let gone = locked(&self.keeper.clients).remove(&client);
         if let Some(attached) = gone {
             let _ = epoll::delete(&self.epoll, &attached.pidfd);
-            self.keeper.bury(client);
+            self.keeper.reap(client);
         }
     }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use holdfast_board::{SegmentState, monotonic_ns, wait};
+use holdfast_board::{SegmentState, monotonic_ns};
 use holdfast_canary::{Canary, on};
 
 use crate::ages::{Dirty, Due};
@@ -96,11 +96,11 @@ impl Expirer<'_> {
     fn sleep_until_due(&mut self) -> Round {
         let keeper = self.keeper;
         let header = keeper.durable.board.header();
-        let bell = &header.expirer_wake.word;
+        let bell = &header.expirer_wake;
         let mut was_dirty = false;
         loop {
             // Before the look at whether we stop: a stop after it rings, and then we do not sleep.
-            let seen = bell.load(Ordering::SeqCst);
+            let seen = bell.rung();
             if keeper.is_stopping() {
                 break;
             }
@@ -142,7 +142,7 @@ impl Expirer<'_> {
                 self.reviewed = now;
                 keeper.durable.review_behind();
             }
-            wait(bell, seen, next.saturating_duration_since(now).min(REVIEW));
+            bell.sleep(seen, next.saturating_duration_since(now).min(REVIEW));
         }
         Round::Some(HashMap::new())
     }
@@ -188,7 +188,7 @@ impl Expirer<'_> {
             let dirty = Dirty {
                 slot: file.slot,
                 generation: file.generation,
-                newest_seq: row.newest_seq.load(Ordering::SeqCst),
+                newest_seq: row.newest_seq(),
                 is_behind: row.state().lags(),
             };
             let age = locked(&self.keeper.ages).look(&dirty, || durable.board.settled_seq(file.slot), now);

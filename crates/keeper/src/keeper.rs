@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
+use holdfast_board::Inode;
 use holdfast_cache::wire::FrontEnd;
 use holdfast_cache::{FileRef, Reason, Unseen};
 use holdfast_media::{Mapping, MediaInfo};
@@ -18,9 +19,9 @@ use crate::ages::Ages;
 use crate::audience::{Audience, Level, Stage};
 use crate::config::KeeperConfig;
 use crate::fence::Fence;
-use crate::natives::Natives;
 use crate::patterns::Patterns;
 use crate::status::{BypassedFile, UnseenProgram};
+use crate::unmanaged::UnmanagedClients;
 use crate::watches::Lookout;
 use holdfast_disk::locked;
 use holdfast_disk::{OsDisk, OsFile};
@@ -63,9 +64,6 @@ pub(crate) struct Pending {
     pub since: Instant,
 }
 
-/// Device and inode.
-pub(crate) type Inode = (u64, u64);
-
 /// What the keeper keeps of what happens to files, and the fence that follows it.
 #[derive(Default)]
 pub(crate) struct Notes {
@@ -78,7 +76,7 @@ pub(crate) struct Notes {
     pub programs: Mutex<Vec<UnseenProgram>>,
     /// How many processes each front end has had.
     pub front_ends: Mutex<BTreeMap<String, u64>>,
-    pub natives: Natives,
+    pub unmanaged: UnmanagedClients,
     audience: Option<Arc<dyn Audience>>,
 }
 
@@ -181,7 +179,7 @@ impl Events<OsFile> for Notes {
     fn released(&self, file: &ManagedFile<OsFile>) {
         // Nobody has it open for writing, or it has no name by which it could be opened again.
         if !file.meta().written_natively {
-            self.natives.forget_file(file.dev, file.ino);
+            self.unmanaged.forget_file(file.dev, file.ino);
         }
         if let Some(lookout) = self.lookout.get() {
             lookout.remove(file.place());
@@ -242,9 +240,9 @@ impl Keeper {
     }
 
     /// Repairs what a client left that is dead or has become another program.
-    pub(crate) fn bury(self: &Arc<Self>, client: u32) {
+    pub(crate) fn reap(self: &Arc<Self>, client: u32) {
         locked(&self.pending).retain(|_, pending| pending.client != client);
-        self.notes.natives.forget_client(client);
+        self.notes.unmanaged.forget_client(client);
         self.durable.repair_lanes(client);
         if self.durable.keeps_files(client) {
             // Not here: it may wait for locks of another client that died, whose end is noticed by

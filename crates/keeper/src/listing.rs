@@ -2,7 +2,6 @@
 //! message. Asks neither files nor the disk: the event loop waits for it.
 
 use holdfast_pool::Slot;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use holdfast_board::{FileState, NO_SIZE};
@@ -64,7 +63,7 @@ impl Keeper {
             state: name_of(row.state())?.to_owned(),
             dirty,
             oldest_ns: dirty.then(|| self.age_ns_of(file)).flatten(),
-            size_bytes: Some(row.size_hint.load(Ordering::Relaxed)).filter(|bytes| *bytes != NO_SIZE),
+            size_bytes: Some(row.end_hint()).filter(|bytes| *bytes != NO_SIZE),
             reason: meta.bypass.map(|reason| reason.to_string()),
         })
     }

@@ -18,7 +18,6 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use holdfast_cache::FileRef;
@@ -122,7 +121,7 @@ fn see(keeper: &Keeper, lookout: &Lookout, place: FileRef, events: ReadFlags) {
 fn step(keeper: &Arc<Keeper>, lookout: &Lookout) {
     for (place, seen) in lookout.stepped() {
         let row = keeper.durable.board.row(place.slot);
-        let newest_seq = row.newest_seq.load(Ordering::SeqCst);
+        let newest_seq = row.newest_seq();
         let found = with_file(keeper, place, |file| {
             if newest_seq == seen {
                 // Before the look: what comes between is told.

@@ -4,7 +4,6 @@
 use holdfast_pool::{Generation, Slot};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use holdfast_cache::{FileRef, Unseen};
@@ -223,6 +222,6 @@ impl Gate {
 
     fn opens_of_row(&self, slot: Slot) -> u64 {
         let rows = self.keeper.durable.board.files();
-        rows.get(slot.index()).map_or(0, |row| row.client_opens.load(Ordering::SeqCst))
+        rows.get(slot.index()).map_or(0, |row| row.client_opens())
     }
 }

@@ -6,8 +6,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use holdfast_board::wait;
-
 use crate::keeper::Keeper;
 use crate::spiller::SpillRoom;
 use holdfast_durable::Effort;
@@ -22,13 +20,13 @@ const VAIN_LOOKS_MAX: u32 = 8;
 /// Runs until the keeper stops.
 pub(crate) fn run(keeper: &Arc<Keeper>) {
     let header = keeper.durable.board.header();
-    let bell = &header.expirer_wake.word;
-    if header.write_behind.word.load(Ordering::SeqCst) != 0 {
+    let bell = &header.expirer_wake;
+    if header.write_behind.is_on() {
         keeper.durable.board.use_huge_pages();
     }
     loop {
         // Before the look at whether we stop: a stop after it rings, and then we do not sleep.
-        let seen = bell.load(Ordering::SeqCst);
+        let seen = bell.rung();
         if keeper.is_stopping() {
             return;
         }
@@ -40,7 +38,7 @@ pub(crate) fn run(keeper: &Arc<Keeper>) {
             keeper.durable.drain_frames();
         }
         if !again {
-            wait(bell, seen, IDLE);
+            bell.sleep(seen, IDLE);
         }
     }
 }
@@ -51,10 +49,10 @@ fn pass(keeper: &Keeper) -> bool {
     let layout = &durable.superblock.layout;
     let total = layout.segment_count;
     let free = durable.count_free();
-    let quiet = &durable.board.header().quiet_segments.word;
+    let quiet = &durable.board.header().quiet_segments;
     if free > total / 2 {
         keeper.reclaim_stuck.store(false, Ordering::SeqCst);
-        quiet.store(free - total / 2, Ordering::SeqCst);
+        quiet.set_level(free - total / 2);
         return false;
     }
     // The less space, the more may be copied for it.
@@ -77,6 +75,6 @@ fn pass(keeper: &Keeper) -> bool {
     if !is_stuck {
         durable.board.header().throttle_ns.set(0);
     }
-    quiet.store((reclaimed.free / 16).max(1), Ordering::SeqCst);
+    quiet.set_level((reclaimed.free / 16).max(1));
     reclaimed.free >= effort.free_goal && reclaimed.free <= total / 2
 }

@@ -6,15 +6,14 @@
 //!
 //! Where it is not the only one, the processes that have the file open are looked at. Other clients
 //! are no strangers: they look for the file's row before they change it, unless they were told once
-//! that there is none ([`crate::natives`]). A file that is left to the kernel is judged anew when a
-//! client opens it again.
+//! that there is none ([`crate::unmanaged`]). A file that is left to the kernel is judged anew when
+//! a client opens it again.
 
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use holdfast_board::Epoch;
@@ -80,7 +79,7 @@ impl Keeper {
             && let Some(file) = file_behind(pid, asked.fd)
         {
             // It will not ask again for this description.
-            self.notes.natives.note(file, asked.client);
+            self.notes.unmanaged.note(file, asked.client);
         }
         answer
     }
@@ -90,7 +89,7 @@ impl Keeper {
         if let Some(file) = self.durable.file(place)
             && let Ok(meta) = std::fs::metadata(file.held().magic_path())
         {
-            self.notes.natives.note(identity_of(&meta), client);
+            self.notes.unmanaged.note(identity_of(&meta), client);
         }
     }
 
@@ -134,7 +133,7 @@ impl Keeper {
                 return answer;
             }
             if self.config.write_behind != WriteBehind::Off
-                || !self.notes.natives.of(candidate.identity()).is_empty()
+                || !self.notes.unmanaged.of(candidate.identity()).is_empty()
             {
                 // Who has it open already may read it, or write it, where we do not see it.
                 return Err(Refusal::AskSole.into());
@@ -171,11 +170,11 @@ impl Keeper {
             (true, Haste::Patient) => {}
         }
         let identity = candidate.identity();
-        let natives = self.notes.natives.of(identity);
+        let unmanaged = self.notes.unmanaged.of(identity);
         if self.strangers(pid, candidate).is_none() {
             // Who leaves it to the kernel from now on does so under the file's lock, and says it
             // before.
-            self.durable.take_back(&file, || self.notes.natives.of(identity) != natives);
+            self.durable.take_back(&file, || self.notes.unmanaged.of(identity) != unmanaged);
         }
         file.meta().judge_at = Instant::now() + JUDGE_AGAIN;
         Ok(())
@@ -215,7 +214,7 @@ impl Keeper {
 
     /// Leaves a file to the kernel, before it ever had a slot.
     fn decline(&self, candidate: &Candidate, reason: Reason) -> Result<FileRef, Unanswered> {
-        self.notes.left_to_kernel(&candidate.path, Some(candidate.key()), reason);
+        self.notes.left_to_kernel(&candidate.path, Some(candidate.inode()), reason);
         Err(Refusal::Kernels.into())
     }
 
@@ -261,7 +260,7 @@ impl Keeper {
             return self.decline(candidate, Reason::CannotTell);
         };
         let sole = asked.sole == Some(true);
-        let wary = !self.notes.natives.of(candidate.identity()).is_empty();
+        let wary = !self.notes.unmanaged.of(candidate.identity()).is_empty();
         let mut reason = None;
         if let Some(since) = tainted {
             let may_be_ours = self.kind_of_fence().is_some_and(FenceKind::only_notices);
@@ -317,7 +316,7 @@ impl Keeper {
     fn lend(&self, asked: &Asked, candidate: &Candidate) -> Option<OsFile> {
         let fence = self.notes.fence.get().filter(|fence| fence.kind() == FenceKind::Lease)?;
         // It may have been forbidden since.
-        if self.durable.board.header().write_behind.word.load(Ordering::SeqCst) == 0 {
+        if !self.durable.board.header().write_behind.is_on() {
             return None;
         }
         let description = self
@@ -345,11 +344,11 @@ impl Keeper {
     /// kernel, not those whose hooks do not see everything, and not through a mapping.
     fn strangers(&self, pid: u32, candidate: &Candidate) -> Option<Reason> {
         let keeper = std::process::id();
-        let natives = self.notes.natives.of(candidate.identity());
-        let natives: Vec<u32> = natives.into_iter().filter_map(|client| self.pid_of(client)).collect();
+        let unmanaged = self.notes.unmanaged.of(candidate.identity());
+        let unmanaged: Vec<u32> = unmanaged.into_iter().filter_map(|client| self.pid_of(client)).collect();
         let scan = crate::fence::scan_holders(&[candidate.key()], &|other| other == keeper);
         // What such a client has open need not be in a table of open files.
-        let blind = natives.iter().any(|&native| native != pid && self.is_blind(native));
+        let blind = unmanaged.iter().any(|&native| native != pid && self.is_blind(native));
         let mut reason = blind.then_some(Reason::UnknownOrigin);
         for holder in scan.holders.iter().filter(|holder| holder.writes) {
             let follows =
@@ -359,7 +358,7 @@ impl Keeper {
             }
             if holder.maps {
                 reason = Some(Reason::MappedShared);
-            } else if holder.pid != pid && (natives.contains(&holder.pid) || self.is_blind(holder.pid)) {
+            } else if holder.pid != pid && (unmanaged.contains(&holder.pid) || self.is_blind(holder.pid)) {
                 reason = reason.or(Some(Reason::UnknownOrigin));
             }
         }
@@ -444,7 +443,7 @@ impl Keeper {
         self.cancel_pending(candidate.dev, candidate.ino);
         match adopted {
             Ok(()) => {
-                self.notes.managed(&candidate.path, candidate.key());
+                self.notes.managed(&candidate.path, candidate.inode());
                 if self.config.durability == Durability::Write {
                     self.look_out_for(place);
                 }
@@ -491,7 +490,7 @@ impl Keeper {
     fn open(&self, candidate: &Candidate, slot: Slot) -> Result<(Held<OsFile>, Identity), Reason> {
         let row = self.durable.board.row(slot);
         // The fence stands already and will see this open of ours.
-        row.client_opens.fetch_add(1, Ordering::SeqCst);
+        row.note_open();
         let description = self.durable.disk.open(&candidate.via).map_err(|_| Reason::Permission)?;
         candidate.is(&description).then_some(()).ok_or(Reason::Unreachable)?;
         let identity = description.identity().map_err(|_| Reason::FileSystem)?;

@@ -6,7 +6,7 @@
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use holdfast_board::{RequestCell, RequestState, wake};
+use holdfast_board::{Inode, RequestCell, RequestState};
 use holdfast_cache::{Answer, FileRef, FileRequest, Program, Refusal, Request};
 use holdfast_pool::PATH_BYTES_MAX;
 
@@ -61,7 +61,7 @@ pub(crate) fn put_answer(keeper: &Keeper, cell: &RequestCell, asker: u32, answer
     cell.set_answer(Answer::encode(answer));
     let asker_lives = keeper.pid_of(asker).is_some();
     cell.set_state(if asker_lives { RequestState::Done } else { RequestState::Free });
-    wake(&cell.state, 1);
+    cell.wake();
     // If the asker died in between, its repair passed the cell by while we were at it.
     if asker_lives && keeper.pid_of(asker).is_none() && cell.client() == asker {
         cell.advance(RequestState::Done, RequestState::Free);
@@ -188,8 +188,9 @@ impl Keeper {
         use std::os::unix::fs::MetadataExt;
         let known = self.borrow(client, fd).and_then(|directory| directory.metadata()).ok();
         let known = known.filter(|meta| meta.is_dir());
-        let watched =
-            known.and_then(|meta| Some((self.durable.watched_path((meta.dev(), meta.ino()))?, meta.dev())));
+        let watched = known.and_then(|meta| {
+            Some((self.durable.watched_path(Inode { device: meta.dev(), ino: meta.ino() })?, meta.dev()))
+        });
         if watched.is_some() {
             return watched;
         }

@@ -6,7 +6,8 @@
 
 use core::ptr;
 use std::io;
-use std::sync::atomic::{AtomicU32, Ordering};
+
+use holdfast_board::Header;
 
 #[repr(C)]
 struct Node {
@@ -20,21 +21,22 @@ struct Head {
     pending: *const Node,
 }
 
-/// Ties `word` to the life of the calling thread, which must be one that lives as long as the
-/// keeper.
+/// Ties the board's word of the keeper to the life of the calling thread, which must be one that
+/// lives as long as the keeper.
 ///
-/// `word` must stay mapped for the rest of the process's life.
-pub fn bind_to_this_thread(word: &'static AtomicU32) -> io::Result<()> {
-    word.store(rustix::thread::gettid().as_raw_nonzero().get() as u32, Ordering::SeqCst);
+/// The board must stay mapped for the rest of the process's life.
+pub fn bind_to_this_thread(header: &'static Header) -> io::Result<()> {
+    header.begin_keeper(rustix::thread::gettid().as_raw_nonzero().get() as u32);
+    let word = header.keeper_word();
     let head: &'static mut Head =
         Box::leak(Box::new(Head { list: Node { next: ptr::null() }, futex_offset: 0, pending: ptr::null() }));
     let node: &'static mut Node = Box::leak(Box::new(Node { next: ptr::from_ref(&head.list) }));
     head.futex_offset = (word.as_ptr() as isize).wrapping_sub(ptr::from_ref(node) as isize) as libc::c_long;
     head.list.next = ptr::from_ref(node);
     // SAFETY: head and node are leaked, form a circular list of one entry as the kernel expects,
-    // and the entry plus `futex_offset` is the address of `word`, mapped for good. The C library's
-    // own list of this thread is replaced; it serves robust pthread mutexes, of which this program
-    // has none.
+    // and the entry plus `futex_offset` is the address of the word, mapped for good. The C
+    // library's own list of this thread is replaced; it serves robust pthread mutexes, of which
+    // this program has none.
     let result = unsafe { libc::syscall(libc::SYS_set_robust_list, ptr::from_ref(head), size_of::<Head>()) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

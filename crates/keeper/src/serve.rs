@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use holdfast_board::{Board, KEEPER_DIED, LEASES_FILES, PAGE_BYTES, Plan, SegmentState, wake};
+use holdfast_board::{Board, LEASES_FILES, PAGE_BYTES, Plan, SegmentState};
 use holdfast_media::{Mapping, MediaInfo, OpenMode};
 use holdfast_pool::Layout;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -62,8 +62,7 @@ pub fn serve(config: KeeperConfig, audience: Arc<dyn Audience>) -> Result<(), Ke
     // The word is looked at to the end of this process, and longer by the kernel: the board is
     // never unmapped.
     let board: &'static Arc<Board> = Box::leak(Box::new(Arc::clone(&keeper.durable.board)));
-    crate::robust::bind_to_this_thread(&board.header().keeper.word)
-        .map_err(os("register its robust futex"))?;
+    crate::robust::bind_to_this_thread(board.header()).map_err(os("register its robust futex"))?;
     audience.stage(Stage::Ready { socket: &socket, recovered: report.as_ref() });
     let mut events =
         EventLoop::new(Arc::clone(&keeper), listener, signals).map_err(os("watch its clients"))?;
@@ -149,9 +148,9 @@ fn build(
     mapping.set_delay(config.delay());
     let (board, board_fd) = make_board(&config, &superblock.layout)?;
     board.header().counter.begin(counter_start);
-    board.header().write_behind.word.store(config.write_behind as u32, Ordering::SeqCst);
+    board.header().write_behind.set_level(config.write_behind as u32);
     let logs_on_sync = config.durability == Durability::Sync;
-    board.header().logs_on_sync.word.store(u32::from(logs_on_sync), Ordering::SeqCst);
+    board.header().logs_on_sync.set(logs_on_sync);
     for &segment in &pinned_segments {
         board.segments()[segment.index()].set_state(SegmentState::Pinned);
     }
@@ -222,9 +221,8 @@ fn start_threads(keeper: &Arc<Keeper>) -> Result<Threads, KeeperError> {
             FenceKind::Lease => LEASES_FILES,
             kind => u32::from(kind.only_notices()),
         };
-        keeper.durable.board.header().announces_opens.word.store(announces, Ordering::SeqCst);
-        let asks = u32::from(fence.kind() == FenceKind::Fanotify);
-        keeper.durable.board.header().asks_openers.word.store(asks, Ordering::SeqCst);
+        keeper.durable.board.header().announces_opens.set_level(announces);
+        keeper.durable.board.header().asks_openers.set(fence.kind() == FenceKind::Fanotify);
         let _ = keeper.notes.fence.set(fence);
         let _ = keeper.notes.lookout.set(Lookout::new().map_err(os("watch files"))?);
     }
@@ -292,17 +290,15 @@ fn listen(keeper: &Keeper) -> io::Result<(OwnedFd, std::path::PathBuf)> {
 /// reached the disk.
 fn close(keeper: &Arc<Keeper>, threads: Threads) -> Result<(), KeeperError> {
     let header = keeper.durable.board.header();
-    header.keeper.word.fetch_or(KEEPER_DIED, Ordering::SeqCst);
+    header.end_keeper();
     let patience = Instant::now() + Duration::from_secs(2);
     while keeper.durable.board.lanes().iter().any(|lane| lane.is_announced()) && Instant::now() < patience {
         std::thread::sleep(Duration::from_millis(1));
     }
     keeper.stopping.store(true, Ordering::SeqCst);
     keeper.durable.ring_expirer();
-    header.request_wake.word.fetch_add(1, Ordering::SeqCst);
-    wake(&header.request_wake.word, u32::MAX);
-    header.stalled.word.fetch_add(1, Ordering::SeqCst);
-    wake(&header.stalled.word, u32::MAX);
+    header.request_wake.ring_all();
+    header.stalled.ring_all();
     let _ = threads.server.join();
     threads.queue.close();
     let _ = threads.expirer.join();

@@ -6,10 +6,9 @@
 //! for this very thread.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use holdfast_board::wait;
+use holdfast_board::Bell;
 use holdfast_cache::{Answer, FileRef, FileRequest, Origin, Refusal, Request};
 use holdfast_media::Mapping;
 
@@ -35,11 +34,11 @@ const LOOKS: u32 = 64;
 
 /// Serves until the keeper stops. `settlers` takes what cannot be answered at once.
 pub(crate) fn serve(keeper: &Arc<Keeper>, settlers: &Queue) {
-    let doorbell = &keeper.durable.board.header().request_wake.word;
+    let doorbell = &keeper.durable.board.header().request_wake;
     let mut watch = WATCH_MAX;
     loop {
         // Before the look at whether we stop: a stop after it rings, and then we do not sleep.
-        let seen = doorbell.load(Ordering::SeqCst);
+        let seen = doorbell.rung();
         if keeper.is_stopping() {
             break;
         }
@@ -58,7 +57,7 @@ pub(crate) fn serve(keeper: &Arc<Keeper>, settlers: &Queue) {
         }
         if !served {
             if !heard {
-                wait(doorbell, seen, IDLE);
+                doorbell.sleep(seen, IDLE);
             }
             continue;
         }
@@ -71,7 +70,7 @@ pub(crate) fn serve(keeper: &Arc<Keeper>, settlers: &Queue) {
             continue;
         }
         watch /= 2;
-        wait(doorbell, seen, IDLE);
+        doorbell.sleep(seen, IDLE);
         if begun.elapsed() < WATCH_MAX {
             watch = WATCH_MAX;
         }
@@ -91,10 +90,10 @@ fn begin(keeper: &Keeper, settlers: &Queue, taken: Taken) {
 }
 
 /// Whether the doorbell is rung within `watch`.
-fn rings(doorbell: &AtomicU32, seen: u32, begun: Instant, watch: Duration) -> bool {
+fn rings(doorbell: &Bell, seen: u32, begun: Instant, watch: Duration) -> bool {
     loop {
         for _ in 0..LOOKS {
-            if doorbell.load(Ordering::Relaxed) != seen {
+            if doorbell.is_rung_since(seen) {
                 return true;
             }
             std::hint::spin_loop();

@@ -6,8 +6,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use holdfast_board::wait;
-
 use crate::keeper::Keeper;
 use holdfast_durable::Order;
 
@@ -55,28 +53,28 @@ impl Keeper {
 /// Runs until the keeper stops.
 pub(crate) fn run(keeper: &Arc<Keeper>) {
     let header = keeper.durable.board.header();
-    let (bell, goes_on) = (&header.expirer_wake.word, &header.log_goes_on.word);
+    let (bell, goes_on) = (&header.expirer_wake, &header.log_goes_on);
     let mut needed: Option<Instant> = None;
     loop {
         // Before the look at whether we stop: a stop after it rings, and then we do not sleep.
-        let seen = bell.load(Ordering::SeqCst);
+        let seen = bell.rung();
         if keeper.is_stopping() {
             return;
         }
         let again = is_wanted(keeper) && {
             needed = Some(Instant::now());
-            goes_on.store(1, Ordering::SeqCst);
+            goes_on.set(true);
             pass(keeper)
         };
         // Writers that are as fast as they can be between two passes only make rows for the next.
         if keeper.in_order.load(Ordering::SeqCst) || needed.is_some_and(|needed| needed.elapsed() >= CALM) {
             needed = None;
-            goes_on.store(0, Ordering::SeqCst);
+            goes_on.set(false);
         }
         if !again {
             // Segments fill up while another pass is under way, and nobody rings for them.
             let calm = if needed.is_some() { CALM } else { IDLE };
-            wait(bell, seen, if keeper.durable.is_spilling() { SOON } else { calm });
+            bell.sleep(seen, if keeper.durable.is_spilling() { SOON } else { calm });
         }
     }
 }

@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use holdfast_board::{RequestState, Stray, wait};
+use holdfast_board::{RequestState, Stray};
 use holdfast_canary::{Canary, on};
 use holdfast_disk::{OsFile, locked};
 use holdfast_durable::ManagedFile;
@@ -55,14 +55,14 @@ type Holds = HashMap<Hold, (Instant, Instant)>;
 
 /// Runs until the keeper stops.
 pub(crate) fn run(keeper: &Arc<Keeper>) {
-    let bell = &keeper.durable.board.header().stalled.word;
+    let bell = &keeper.durable.board.header().stalled;
     let mut holds = Holds::new();
     let mut strays = Strays::default();
     // Slots that are being taken.
     let taking: Arc<Mutex<Vec<Slot>>> = Arc::default();
     loop {
         // Before the look at whether we stop: a stop after it rings, and then we do not sleep.
-        let seen = bell.load(Ordering::SeqCst);
+        let seen = bell.rung();
         if keeper.is_stopping() {
             return;
         }
@@ -93,7 +93,7 @@ pub(crate) fn run(keeper: &Arc<Keeper>) {
         }
         holds.retain(|_, (_, last)| last.elapsed() < FORGOTTEN);
         strays.look(keeper);
-        wait(bell, seen, if holds.is_empty() && strays.0.is_empty() { IDLE } else { LOOK_AGAIN });
+        bell.sleep(seen, if holds.is_empty() && strays.0.is_empty() { IDLE } else { LOOK_AGAIN });
     }
 }
 
@@ -112,7 +112,7 @@ impl Strays {
         if self.0.values().any(|(_, last, _)| last.elapsed() < STRAY_LOOK) {
             return;
         }
-        // Those who died are buried without them.
+        // Those who died are reaped without them.
         let last = keeper.last_client.load(Ordering::SeqCst);
         let now = Instant::now();
         let found = keeper.durable.strays(&|id| (1..=last).contains(&id));
@@ -145,8 +145,7 @@ impl Keeper {
         }
         let lanes = self.durable.board.lanes().iter().filter(|_| is_any);
         for lane in lanes.filter(|lane| lane.is_announced()) {
-            let (slot, client) =
-                (Slot::new(lane.slot.load(Ordering::SeqCst)), lane.owner.load(Ordering::SeqCst));
+            let (slot, client) = (lane.slot(), lane.owner());
             let known = found.iter().any(|file| file.slot == slot);
             if let Some(file) =
                 files.iter().find(|file| file.slot == slot && !known && self.is_stopped(client))

@@ -3,11 +3,11 @@
 use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
-use holdfast_board::{PAGE_BYTES, SegmentState};
+use holdfast_board::{Inode, LaneRow, PAGE_BYTES, SegmentState};
 
-use crate::keeper::{Attached, Inode, Keeper};
+use crate::keeper::{Attached, Keeper};
 use crate::listing::name_of;
 use crate::status::{BypassedFile, Process, Status, Summary, SyncedFile, TookCount};
 use holdfast_disk::{OsFile, locked};
@@ -70,16 +70,15 @@ impl Keeper {
             ..Summary::default()
         };
         // Clients may have written anything there.
-        let add = |sum: &mut u64, count: &AtomicU64| {
-            *sum = sum.saturating_add(count.load(Ordering::Relaxed));
-        };
+        let add = |sum: &mut u64, count: u64| *sum = sum.saturating_add(count);
         for lane in self.durable.board.lanes() {
-            add(&mut summary.writes_absorbed, &lane.writes);
-            add(&mut summary.bytes_absorbed, &lane.bytes);
-            add(&mut summary.nvm_bytes, &lane.nvm_bytes);
-            add(&mut summary.cancels, &lane.cancels);
-            add(&mut summary.stalls, &lane.stalls);
-            add(&mut summary.stall_ns, &lane.stall_ns);
+            let counts = lane.counts();
+            add(&mut summary.writes_absorbed, counts.writes);
+            add(&mut summary.bytes_absorbed, counts.bytes);
+            add(&mut summary.nvm_bytes, counts.nvm_bytes);
+            add(&mut summary.cancels, counts.cancels);
+            add(&mut summary.stalls, counts.stalls);
+            add(&mut summary.stall_ns, counts.stall_ns);
         }
         summary.is_board_damaged = summary.is_above(self.counted_max());
         if summary.is_board_damaged {
@@ -118,14 +117,8 @@ impl Keeper {
         let dirty = managed.iter().filter(is_dirty).count() as u64;
         // Before the errors are looked at, to which it may add one.
         let summary = self.summary(dirty == 0);
-        let in_lanes: u64 = self
-            .durable
-            .board
-            .lanes()
-            .iter()
-            .filter(|lane| lane.segment.load(Ordering::Relaxed) != 0)
-            .map(|lane| u64::from(lane.at.load(Ordering::Relaxed)))
-            .sum();
+        let in_lanes: u64 =
+            self.durable.board.lanes().iter().filter_map(LaneRow::filled_bytes).map(u64::from).sum();
         let sealed = count(|state| state == SegmentState::Sealed);
         let plan = self.durable.board.plan();
         let took = &self.durable.board.header().syncs_took;

@@ -6,14 +6,11 @@
 //! are written again and again. Most files that live shorter than its step are journals, which
 //! would leave the state at once by `unlink`, and most that are written once are copies.
 
+use holdfast_media::Nvm;
 use holdfast_pool::{Generation, Seq, Slot};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-
-use holdfast_board::wait;
-use holdfast_media::Nvm;
 
 use crate::keeper::Keeper;
 use holdfast_disk::Disk;
@@ -49,13 +46,13 @@ struct Told {
 /// Runs until the keeper stops.
 pub(crate) fn run(keeper: &Arc<Keeper>) {
     let header = keeper.durable.board.header();
-    let bell = &header.expirer_wake.word;
+    let bell = &header.expirer_wake;
     // By slot.
     let mut told: HashMap<Slot, Told> = HashMap::new();
     let mut young: HashMap<Slot, Young> = HashMap::new();
-    while header.write_behind.word.load(Ordering::SeqCst) != 0 {
+    while header.write_behind.is_on() {
         // Before the look at whether we stop: a stop after it rings, and then we do not sleep.
-        let seen = bell.load(Ordering::SeqCst);
+        let seen = bell.rung();
         if keeper.is_stopping() {
             return;
         }
@@ -68,8 +65,8 @@ pub(crate) fn run(keeper: &Arc<Keeper>) {
             }
         }
         // While nothing is dirty the expirer is idle, and the first write rings.
-        if header.expirer_idle.word.load(Ordering::SeqCst) != 0 {
-            wait(bell, seen, IDLE);
+        if header.is_expirer_idle() {
+            bell.sleep(seen, IDLE);
         } else {
             std::thread::sleep(TELL);
         }
@@ -85,7 +82,7 @@ fn look_at_writes<N: Nvm, D: Disk>(
     if !file.meta().may_be_behind {
         return;
     }
-    let newest_seq = durable.board.row(file.slot).newest_seq.load(Ordering::SeqCst);
+    let newest_seq = durable.board.row(file.slot).newest_seq();
     let fresh = || Young { generation: file.generation, newest_seq, steps_written: 0 };
     let seen = young.entry(file.slot).or_insert_with(fresh);
     if seen.generation != file.generation {
@@ -104,7 +101,7 @@ fn tell<N: Nvm, D: Disk>(
     file: &ManagedFile<D::File>,
     told: &mut HashMap<Slot, Told>,
 ) {
-    let newest_seq = durable.board.row(file.slot).newest_seq.load(Ordering::SeqCst);
+    let newest_seq = durable.board.row(file.slot).newest_seq();
     if let Some(before) = told.get_mut(&file.slot).filter(|told| told.generation == file.generation) {
         // Whoever has stopped writing is told of at the next step.
         let goes_on = std::mem::replace(&mut before.seen_seq, newest_seq) != newest_seq;

@@ -14,11 +14,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
+use holdfast_board::Inode;
 use holdfast_canary::{Canary, on};
 use rustix::fs::{OFlags, fcntl_getfl};
 
 use crate::keeper::Keeper;
-use crate::natives;
+use crate::unmanaged;
 use holdfast_disk::lease;
 use holdfast_disk::locked;
 use holdfast_disk::{Disk, DiskFile, OsFile};
@@ -42,13 +43,17 @@ impl Candidate {
         self.description.as_ref().map(File::as_fd)
     }
 
+    pub(crate) fn inode(&self) -> Inode {
+        Inode { device: self.dev, ino: self.ino }
+    }
+
     /// Device and inode.
     pub(crate) fn key(&self) -> (u64, u64) {
         (self.dev, self.ino)
     }
 
     /// As the list of native writers knows it.
-    pub(crate) fn identity(&self) -> natives::File {
+    pub(crate) fn identity(&self) -> unmanaged::File {
         (self.dev, self.ino, self.born)
     }
 
@@ -137,14 +142,14 @@ fn flags_of(pid: u32, fd: i32) -> Option<OFlags> {
     u32::from_str_radix(flags.trim(), 8).ok().map(OFlags::from_bits_retain)
 }
 
-pub(crate) fn identity_of(meta: &Metadata) -> natives::File {
+pub(crate) fn identity_of(meta: &Metadata) -> unmanaged::File {
     let born = meta.created().ok().and_then(|born| born.duration_since(UNIX_EPOCH).ok());
     (meta.dev(), meta.ino(), born.map_or(0, |born| born.as_nanos() as i128))
 }
 
 /// The same of whatever has a descriptor, where its files are managed: others never will be,
 /// whoever asks.
-pub(crate) fn file_behind(pid: u32, fd: i32) -> Option<natives::File> {
+pub(crate) fn file_behind(pid: u32, fd: i32) -> Option<unmanaged::File> {
     let via = PathBuf::from(format!("/proc/{pid}/fd/{}", fd));
     let meta = std::fs::metadata(&via).ok()?;
     (meta.is_file() && is_on_managed_file_system(&via)).then(|| identity_of(&meta))

@@ -6,12 +6,12 @@ use std::path::Path;
 
 use holdfast_keeper::config::Durability;
 use holdfast_keeper::status::{BypassedFile, Summary, SyncedFile, UnseenProgram};
-use holdfast_look::summary_file::Target;
 use serde::Serialize;
 
+use crate::report;
 use crate::sizes::human_count;
+use crate::summary_file::Target;
 use crate::words::shown;
-use crate::{locate, report};
 
 /// What a keeper had counted before the program was started.
 #[derive(Default)]

@@ -4,7 +4,6 @@
 //! The kernel's part is played here: a page cache whose writes happen at once, and a disk that
 //! holds what was synced.
 
-use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use holdfast_board::model::{Rules, begin, choose, step};
@@ -66,10 +65,9 @@ impl House {
             ledger.begin();
             ledger.end(true);
         }
-        header.keeper.word.store(KEEPER, SeqCst);
+        header.begin_keeper(KEEPER);
         let row = board.row(Slot::new(SLOT));
-        row.newest_seq.store(GENERATION.seq(), SeqCst);
-        row.expired_seq.store(GENERATION.seq(), SeqCst);
+        row.prepare(GENERATION, 0);
         row.begin_use(GENERATION);
         board.go(Slot::new(SLOT), Way::Register);
         Self { board, media, kernel: Arc::default() }
@@ -149,10 +147,10 @@ impl House {
             kernel.disk = kernel.cache.clone();
         }
         let row = self.board.row(Slot::new(SLOT));
-        let expired = row.expired_seq.load(SeqCst);
-        if row.newest_seq.load(SeqCst) > expired && settled > expired {
+        let expired = row.expired_seq();
+        if row.newest_seq() > expired && settled > expired {
             self.media.slots().set_expired_seq(Slot::new(SLOT), settled);
-            row.expired_seq.store(settled, SeqCst);
+            row.set_expired_seq(settled);
         }
         self.board.free_dead_segments();
     }

@@ -8,9 +8,9 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use holdfast_board::model::{Rules, begin};
-use holdfast_board::{Board, Plan, RequestState, wait, wake};
+use holdfast_board::{Board, Plan, RequestState};
 use holdfast_cache::{
-    Answer, Client, Errno, FileRef, GLANCE_BYTES_MAX, Outcome, Place, Reading, Reason, Refusal, Request,
+    Answer, Client, Errno, FileRef, OPTIMISTIC_BYTES_MAX, Outcome, Place, Reading, Reason, Refusal, Request,
 };
 use holdfast_disk::DiskFile;
 use holdfast_durable::{Durable, Events, Held, ManagedFile, Newcomer, Pace, Unanswered};
@@ -62,8 +62,8 @@ impl Yard {
         let media = Media::new();
         let header = board.header();
         header.counter.begin(GENERATION.seq().next());
-        header.keeper.word.store(1, SeqCst);
-        header.write_behind.word.store(1, SeqCst);
+        header.begin_keeper(1);
+        header.write_behind.set(true);
         let kernel = OneFile::default();
         kernel.truncate(bytes);
         let superblock = Superblock { uuid: media.uuid(), layout: *media.layout(), created_unix_s: 1 };
@@ -125,8 +125,8 @@ impl Yard {
     /// page locks.
     pub fn read(&self, client: &Client<Media>, offset: u64, bytes: &mut [u8]) -> usize {
         for turn in 0.. {
-            if bytes.len() <= GLANCE_BYTES_MAX
-                && let Some(count) = client.glance(FILE, offset, bytes)
+            if bytes.len() <= OPTIMISTIC_BYTES_MAX
+                && let Some(count) = client.read_optimistically(FILE, offset, bytes)
             {
                 return count;
             }
@@ -164,9 +164,9 @@ impl Yard {
 
     /// Answers requests, as the keeper's threads do, until [`Yard::end`].
     pub fn serve(&self) {
-        let bell = &self.board.header().request_wake.word;
+        let bell = &self.board.header().request_wake;
         loop {
-            let seen = bell.load(SeqCst);
+            let seen = bell.rung();
             for cell in self.board.requests() {
                 if !cell.take() {
                     continue;
@@ -181,27 +181,25 @@ impl Yard {
                 };
                 cell.set_answer(Answer::encode(answer));
                 cell.set_state(RequestState::Done);
-                wake(&cell.state, 1);
+                cell.wake();
             }
             if self.is_over.load(SeqCst) != 0 {
                 return;
             }
-            wait(bell, seen, Duration::from_secs(1));
+            bell.sleep(seen, Duration::from_secs(1));
         }
     }
 
     /// Nobody asks any more.
     pub fn end(&self) {
         self.is_over.store(1, SeqCst);
-        let bell = &self.board.header().request_wake.word;
-        bell.fetch_add(1, SeqCst);
-        wake(bell, 1);
+        self.board.header().request_wake.ring();
     }
 
     /// With nobody at work: the kernel has all of the file.
     pub fn check_drained(&self) {
         let row = self.board.row(Slot::new(SLOT));
-        assert!(row.page_rows.get() == 0, "rows are left");
+        assert!(row.page_rows().get() == 0, "rows are left");
         assert!(!row.state().is_failed());
     }
 }

@@ -85,7 +85,7 @@ fn readers_and_others(rules: Rules) {
 /// History 21, and history 10 for readers: every read is whole, and not older than what was
 /// acknowledged, or read, before.
 #[test]
-fn a_glance_is_whole_and_new_whatever_happens_beside_it() {
+fn an_optimistic_read_is_whole_and_new_whatever_happens_beside_it() {
     explore(schedules(3000), || readers_and_others(RULES));
 }
 

@@ -17,7 +17,7 @@ const BUFFERED: Rules = Rules { memory: Memory::Buffered, early_returns: false, 
 fn lanes_over(rules: Rules, rounds: u32, ranges: &'static [(u64, u64)]) {
     begin(rules);
     let board = Board::ordinary(Plan::small(1, 1, 1, 4));
-    board.header().keeper.word.store(1, SeqCst);
+    board.header().begin_keeper(1);
     let holders: Arc<[AtomicU32; 4]> = Arc::default();
     let mut threads = Vec::new();
     for (lane, &(page, pages)) in (0..).zip(ranges) {
@@ -67,7 +67,7 @@ fn the_cursor_lock_excludes_and_wakes() {
     explore(schedules(4000), || {
         begin(BUFFERED);
         let board = Board::ordinary(Plan::small(1, 1, 3, 1));
-        board.header().keeper.word.store(1, SeqCst);
+        board.header().begin_keeper(1);
         let inside = Arc::new(AtomicU32::new(0));
         let mut threads = Vec::new();
         for lane in 0..3 {
@@ -174,7 +174,7 @@ fn a_dead_holder_of_a_file_is_let_go() {
             writer.join().unwrap();
             let row = house.board.row(Slot::new(SLOT));
             assert!(!row.is_exclusive() && row.state() == FileState::Through);
-            assert!(house.board.lanes().iter().all(|lane| lane.owner.load(SeqCst) == 0));
+            assert!(house.board.lanes().iter().all(|lane| lane.owner() == 0));
         });
         if killed.load(SeqCst) == 0 {
             assert!(steps > 20, "a truncation takes more than {steps} steps");

@@ -1,9 +1,6 @@
 //! S, the seq up to which a file's bytes are in the page cache, and the keeper's death.
 #![cfg(shuttle)]
 
-use std::sync::atomic::Ordering::SeqCst;
-
-use holdfast_board::KEEPER_DIED;
 use holdfast_board::model::{Memory, Mutation, Rules, spawn};
 use holdfast_model::{House, caught, explore, schedules};
 
@@ -76,7 +73,7 @@ fn nothing_acknowledged_after_the_keepers_death_is_missed_by_recovery() {
                 }
             }));
         }
-        house.board.header().keeper.word.fetch_or(KEEPER_DIED, SeqCst);
+        house.board.header().end_keeper();
         let found = house.records();
         for thread in threads {
             thread.join().unwrap();

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use holdfast_board::model::{Memory, Mutation, Rules, spawn};
-use holdfast_board::{Board, SegmentState, pause, wait};
+use holdfast_board::{Board, SegmentState, pause};
 use holdfast_model::{House, caught, explore, schedules};
 
 const BUFFERED: Rules = Rules { memory: Memory::Buffered, early_returns: false, mutation: None };
@@ -37,7 +37,7 @@ fn writers_and_expirer(rules: Rules, lanes: u32, segments: u32, sizes: &'static 
     threads.push(spawn(move || {
         let header = keeper.board.header();
         loop {
-            let rung = header.expirer_wake.word.load(SeqCst);
+            let rung = header.expirer_wake.rung();
             if keeper.is_dirty() {
                 keeper.settle();
                 // Where the expirer lets the batch grow.
@@ -59,7 +59,7 @@ fn writers_and_expirer(rules: Rules, lanes: u32, segments: u32, sizes: &'static 
 
 /// Nothing is left over: no lane has an owner.
 fn check_idle(board: &Board) {
-    assert!(board.lanes().iter().all(|lane| lane.owner.load(SeqCst) == 0 && !lane.is_announced()));
+    assert!(board.lanes().iter().all(|lane| lane.owner() == 0 && !lane.is_announced()));
 }
 
 /// Invariant 3: a segment is in one hand, and is reused only when its records are dead and its new
@@ -145,6 +145,7 @@ fn a_segment_given_back_wakes_who_waits_for_it() {
 fn a_lost_wake_up_is_caught() {
     caught(schedules(1), "deadlock", || {
         let house = House::new(BUFFERED, 1, 1);
-        wait(&house.board.header().lanes_wanted.word, 0, Duration::ZERO);
+        let bell = &house.board.header().segments_freed;
+        bell.sleep(bell.rung(), Duration::ZERO);
     });
 }

@@ -43,7 +43,7 @@ fn victim_and_others(rules: Rules, steps: u64, bytes: usize) -> bool {
     house.check_settled();
     house.check_acknowledged(&house.records());
     let board = &house.board;
-    assert!(board.lanes().iter().all(|lane| lane.owner.load(SeqCst) == 0 && !lane.is_announced()));
+    assert!(board.lanes().iter().all(|lane| lane.owner() == 0 && !lane.is_announced()));
     killed
 }
 

@@ -30,17 +30,24 @@ impl AsFd for Node {
     }
 }
 
+/// A file, as the kernel tells it from others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Identity {
+    device: u64,
+    inode: u64,
+}
+
 struct Known {
     node: Arc<Node>,
     lookups: u64,
-    identity: (u64, u64),
+    identity: Identity,
 }
 
 #[derive(Default)]
 struct Tables {
     known: HashMap<u64, Known>,
     /// The numbers of inodes that are on another device than the root.
-    others: HashMap<(u64, u64), u64>,
+    others: HashMap<Identity, u64>,
     others_made: u64,
 }
 
@@ -76,7 +83,7 @@ impl Nodes {
                 root = Some((node, stat.st_dev));
                 continue;
             }
-            let identity = (stat.st_dev, stat.st_ino);
+            let identity = Identity { device: stat.st_dev, inode: stat.st_ino };
             if number >= FIRST_OF_OTHERS {
                 tables.others.insert(identity, number);
             }
@@ -115,7 +122,7 @@ impl Nodes {
 
     /// Counts one lookup of the file behind `fd`; its number.
     pub fn look_up(&self, fd: OwnedFd, stat: &FileStat) -> INodeNo {
-        let identity = (stat.st_dev, stat.st_ino);
+        let identity = Identity { device: stat.st_dev, inode: stat.st_ino };
         let mut tables = self.write();
         let number = tables.number(identity, self.device);
         if tables.others_made != self.kept.others_made() {
@@ -151,9 +158,9 @@ impl Nodes {
 }
 
 impl Tables {
-    fn number(&mut self, identity: (u64, u64), device: u64) -> u64 {
-        if identity.0 == device {
-            return identity.1;
+    fn number(&mut self, identity: Identity, device: u64) -> u64 {
+        if identity.device == device {
+            return identity.inode;
         }
         let next = FIRST_OF_OTHERS + self.others_made;
         let number = *self.others.entry(identity).or_insert(next);
@@ -195,10 +202,11 @@ mod tests {
     #[test]
     fn files_of_another_device_get_numbers_of_their_own() {
         let mut tables = Tables::default();
-        assert_eq!(tables.number((1, 256), 1), 256);
-        let other = tables.number((2, 256), 1);
+        let file = |device| Identity { device, inode: 256 };
+        assert_eq!(tables.number(file(1), 1), 256);
+        let other = tables.number(file(2), 1);
         assert_ne!(other, 256);
-        assert_eq!(tables.number((2, 256), 1), other);
-        assert_ne!(tables.number((3, 256), 1), other);
+        assert_eq!(tables.number(file(2), 1), other);
+        assert_ne!(tables.number(file(3), 1), other);
     }
 }

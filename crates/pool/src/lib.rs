@@ -26,8 +26,8 @@ pub use segment::{
     segment_seed, set_segment_generation,
 };
 pub use slot::{
-    HANDLE_BYTES_MAX, Identity, MARK_AHEAD, MARK_CONFLICT, MARK_CREATED, MARK_LOST, MARK_REMOVED,
-    MARK_SET_ASIDE, MARK_SUPERSEDED, MARK_UNWATCHED, MARK_VOID, Ownership, Slots,
+    HANDLE_BYTES_MAX, Identity, IdentityError, MARK_AHEAD, MARK_CONFLICT, MARK_CREATED, MARK_LOST,
+    MARK_REMOVED, MARK_SET_ASIDE, MARK_SUPERSEDED, MARK_UNWATCHED, MARK_VOID, Ownership, Slots,
 };
 pub use spill::{DamagedEntry, Frame, Frames, Home, HomeError, SPILL_HEADER_BYTES, SpillHeader};
 pub use stamps::{Mount, Stamp};

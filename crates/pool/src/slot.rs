@@ -94,6 +94,20 @@ impl Identity {
     }
 }
 
+/// Why a slot in use does not say who its file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum IdentityError {
+    /// It is damaged.
+    #[error("the checksum of its identity does not hold")]
+    Checksum,
+    /// It is whole, and of another use of the slot.
+    #[error("its identity belongs to another generation")]
+    OtherGeneration,
+    /// No file system has such a handle.
+    #[error("its handle is too long")]
+    HandleTooLong,
+}
+
 /// Mode and owner a file had when it became managed: what recovery gives one that it has to build
 /// anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -182,22 +196,23 @@ impl<N: Nvm> Slots<'_, N> {
     }
 
     /// The identity of a slot in use, or why it cannot be read.
-    pub fn identity(&self, slot: Slot) -> Result<Identity, &'static str> {
+    pub fn identity(&self, slot: Slot) -> Result<Identity, IdentityError> {
         self.read_identity(slot).map(|(identity, _)| identity)
     }
 
-    pub(crate) fn read_identity(&self, slot: Slot) -> Result<(Identity, Ownership), &'static str> {
+    pub(crate) fn read_identity(&self, slot: Slot) -> Result<(Identity, Ownership), IdentityError> {
         let mut bytes = [0u8; size_of::<RawIdentity>()];
         let offset = self.layout.slot_offset(slot);
         self.nvm.read(offset, &mut bytes);
-        let raw = RawIdentity::read_from_bytes(&bytes).map_err(|_| "short")?;
+        let raw = RawIdentity::read_from_bytes(&bytes).map_err(|_| IdentityError::Checksum)?;
         if raw.crc.get() != sum_at(offset, &bytes[4..]) {
-            return Err("the checksum of its identity does not hold");
+            return Err(IdentityError::Checksum);
         }
         if Some(Generation::new(raw.generation.get())) != self.generation(slot) {
-            return Err("its identity belongs to another generation");
+            return Err(IdentityError::OtherGeneration);
         }
-        let handle = raw.handle.get(..usize::from(raw.handle_bytes.get())).ok_or("its handle is too long")?;
+        let handle =
+            raw.handle.get(..usize::from(raw.handle_bytes.get())).ok_or(IdentityError::HandleTooLong)?;
         let identity = Identity {
             fs_uuid: raw.fs_uuid,
             handle_type: raw.handle_type.get() as i32,

@@ -8,7 +8,7 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::numbers::{Generation, Slot};
-use crate::slot::{HINTS, Ownership, STAMPS, Slots};
+use crate::slot::{HINTS, IdentityError, Ownership, STAMPS, Slots};
 use crate::word::sum_at;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
@@ -73,7 +73,7 @@ impl Stamp {
 
 impl<N: Nvm> Slots<'_, N> {
     /// Mode and owner of a slot in use as they were known last, or why they cannot be read.
-    pub fn ownership(&self, slot: Slot) -> Result<Ownership, &'static str> {
+    pub fn ownership(&self, slot: Slot) -> Result<Ownership, IdentityError> {
         let first = self.read_identity(slot).map(|(_, ownership)| ownership);
         self.stamp(slot).map_or(first, |stamp| Ok(stamp.ownership))
     }

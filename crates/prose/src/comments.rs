@@ -42,7 +42,7 @@ pub fn code(source: &str) -> String {
     let mut lines = source.lines();
     let mut code = String::with_capacity(source.len());
     while let Some(line) = lines.next() {
-        if line.trim() == "#[cfg(test)]" {
+        if line.trim() == "#[cfg(test)]" || line.trim().starts_with("#[cfg(all(test, ") {
             let end = format!("{}}}", indentation(line));
             // A module of tests in a file of its own ends with its line.
             if lines.next().is_some_and(|module| module.ends_with('{')) {

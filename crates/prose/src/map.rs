@@ -1,11 +1,11 @@
-//! The code map of ARCHITECTURE.md has every crate, and none uses one that stands below it there.
+//! The code map (docs/code.md) has every crate, and none uses one that stands below it there.
 
 use std::path::{Path, PathBuf};
 
 use crate::text::{Kind, spans};
 use crate::{Fault, Tree};
 
-const MAP: &str = "ARCHITECTURE.md";
+const MAP: &str = "docs/code.md";
 
 /// Crates that the map lacks, rows without a crate, and arrows that point up.
 pub fn map(tree: &Tree) -> Vec<Fault> {

@@ -1,5 +1,5 @@
 //! Which design goes on with a file is matched in few places: everybody else asks for a property of
-//! the file's state (ARCHITECTURE.md, `board/src/states.rs`). A state by its name in one more file
+//! the file's state (docs/code.md, `board/src/states.rs`). A state by its name in one more file
 //! is a design that leaks out.
 
 use std::path::PathBuf;

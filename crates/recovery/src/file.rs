@@ -7,12 +7,24 @@ use std::path::Path;
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 use holdfast_pool::{
-    Generation, Hint, HintKind, Identity, Left, Life, MARK_CREATED, MARK_VOID, Replaced, Slot, Stamp,
+    Generation, Hint, HintKind, Identity, IdentityError, Left, Life, MARK_CREATED, MARK_VOID, Replaced, Slot,
+    Stamp,
 };
 
 use super::slots::SlotState;
 use super::source::Source;
 use holdfast_disk::Stat;
+
+/// Why a slot does not say who its file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum NoIdentity {
+    #[error("its slot is blank, and the log has records of it")]
+    Blank,
+    #[error("a word of its slot is damaged")]
+    Damaged,
+    #[error(transparent)]
+    Unreadable(IdentityError),
+}
 
 /// What a slot says of its file.
 pub(super) struct SlotFile {
@@ -20,7 +32,7 @@ pub(super) struct SlotFile {
     /// Order in which slots were taken; 0 when damaged.
     pub(super) generation: Generation,
     /// Who the file is, or why that cannot be read.
-    pub(super) identity: Result<Identity, &'static str>,
+    pub(super) identity: Result<Identity, NoIdentity>,
     pub(super) marks: u64,
     pub(super) rebuilt: bool,
     /// Newest first.
@@ -52,13 +64,12 @@ impl SlotFile {
         let (generation, identity, never_expired) = match state {
             SlotState::Free => return None,
             SlotState::Blank if !has_records => return None,
-            SlotState::Blank => {
-                (Generation::NONE, Err("its slot is blank, and the log has records of it"), false)
-            }
+            SlotState::Blank => (Generation::NONE, Err(NoIdentity::Blank), false),
             SlotState::InUse { generation, expired_seq } => {
-                (generation, slots.identity(slot), expired_seq == generation.seq())
+                let identity = slots.identity(slot).map_err(NoIdentity::Unreadable);
+                (generation, identity, expired_seq == generation.seq())
             }
-            SlotState::Damaged => (Generation::NONE, Err("a word of its slot is damaged"), false),
+            SlotState::Damaged => (Generation::NONE, Err(NoIdentity::Damaged), false),
         };
         Some(Self {
             slot,

@@ -111,8 +111,8 @@ pub fn ask<N: Nvm, B: Backing>(
 pub fn adopt<N: Nvm>(client: &Client<N>, description: &Description, file: FileRef) {
     // What was reported to others before this open is none of its business.
     if let Some(row) = client.board().files().get(file.slot.index()) {
-        description.seen_error.store(row.error_epoch.load(Ordering::SeqCst), Ordering::SeqCst);
-        description.synced_seq.store(row.newest_seq.load(Ordering::SeqCst), Ordering::SeqCst);
+        description.seen_error.store(row.error_epoch(), Ordering::SeqCst);
+        description.synced_seq.store(row.newest_seq(), Ordering::SeqCst);
     }
     description.set_state(State::Managed(file));
 }

@@ -4,7 +4,7 @@
 use core::ffi::CStr;
 use core::marker::PhantomData;
 
-use holdfast_board::Epoch;
+use holdfast_board::{Epoch, Inode};
 use holdfast_cache::{
     Client, Designs, Errno, Origin, Outcome, Place, Read, ReadCall, Reading, Removal, Resize, Stock,
     WriteCall,
@@ -186,7 +186,7 @@ impl<'a, B: Calls, N: Nvm, D: Designs> File<'a, B, N, D> {
 
     /// Has the kernel answer a sync, which is counted.
     fn sync_by_kernel(&self, sync: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
-        let inode = self.backing.stat().map_or((0, 0), |stat| (stat.dev, stat.ino));
+        let inode = self.backing.stat().map_or(Inode::NONE, |stat| Inode { device: stat.dev, ino: stat.ino });
         let begun_ns = self.client.note_kernels_sync(inode);
         let synced = sync();
         self.client.note_kernels_sync_took(begun_ns);

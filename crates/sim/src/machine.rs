@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use holdfast_board::{Epoch, RequestCell, RequestState, pause};
@@ -128,11 +127,11 @@ impl Machine {
         PARTS.take();
         rig.board.reset();
         rig.clients.iter().for_each(|client| client.board().begin_anew());
-        rig.board.header().keeper.word.store(1, Ordering::SeqCst);
+        rig.board.header().begin_keeper(1);
         rig.board.header().counter.begin(service.counter_start);
         let write_behind = service.behind.map_or(0, |behind| if behind.at_once { BEHIND_AT_ONCE } else { 1 });
-        rig.board.header().write_behind.word.store(write_behind, Ordering::SeqCst);
-        rig.board.header().logs_on_sync.word.store(u32::from(service.on_sync), Ordering::SeqCst);
+        rig.board.header().write_behind.set_level(write_behind);
+        rig.board.header().logs_on_sync.set(service.on_sync);
         stage::set_fine(service.behind.is_some());
         for &segment in &service.pinned_segments {
             rig.board.segments()[segment.index()].set_state(holdfast_board::SegmentState::Pinned);
@@ -331,7 +330,7 @@ fn register(
         noted,
         fenced: false,
         bypass: None,
-        unsynced: durable.board.header().logs_on_sync.word.load(Ordering::SeqCst) != 0,
+        unsynced: durable.board.header().logs_on_sync.is_on(),
     };
     let held = match lent {
         Some(lent) => Held::Lent(description, Arc::new(lent)),
@@ -339,7 +338,7 @@ fn register(
         None => Held::Open(description),
     };
     durable.take_slot(place, held, &newcomer).map_err(|_| Refusal::Kernels)?;
-    if durable.board.header().write_behind.word.load(Ordering::SeqCst) != 0
+    if durable.board.header().write_behind.is_on()
         && let Some(file) = durable.file(place)
     {
         // Both programs' descriptors are known here: nobody sees the file where we do not.

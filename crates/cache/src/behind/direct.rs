@@ -1,7 +1,5 @@
 //! What state Behind leaves to the page cache: draining a file with its writers kept out, and
 //! leaving the state.
-
-use core::sync::atomic::Ordering;
 use holdfast_pool::Slot;
 
 use holdfast_canary::{Canary, on};
@@ -28,10 +26,10 @@ impl<N: Nvm> Client<N> {
 
     fn drain_rows_if_any(&self, file: FileRef, is_for_call: bool) -> Result<bool, Errno> {
         let row = self.row(file);
-        if !row.state().lags() || row.page_rows.get() == 0 {
+        if !row.state().lags() || row.page_rows().get() == 0 {
             return Ok(false);
         }
-        let counts = self.board.header().has_times.word.load(Ordering::Relaxed) != 0;
+        let counts = self.board.header().has_times.seems_on();
         self.ask_about(file, FileRequest::Drain { for_call: is_for_call })?;
         Ok(is_for_call && counts)
     }
@@ -107,7 +105,7 @@ impl<N: Nvm> Client<N> {
     pub fn forbid_behind(&self) {
         // Before the files are looked at: the keeper looks at it after it has let one into the
         // state.
-        if self.board.header().write_behind.word.swap(0, Ordering::SeqCst) == 0 {
+        if !self.board.header().write_behind.put_out() {
             return;
         }
         for (slot, row) in self.board.files().iter().enumerate() {

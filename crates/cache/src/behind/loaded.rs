@@ -67,7 +67,7 @@ impl<N: Nvm> Client<N> {
                 self.row(file).set_loaded(true);
                 // A reader without the lock may have found the page here before it was evicted: the
                 // frame has had another since.
-                self.board.stamps().note(file.slot, page);
+                self.board.versions().note(file.slot, page);
                 loaded.keep(taken);
                 Ok(true)
             }

@@ -11,18 +11,16 @@
 //! for its private read cache.
 
 mod direct;
-mod glance;
 mod loaded;
+mod optimistic;
 mod publish;
 mod read;
 mod times;
 mod write;
 
-pub use glance::GLANCE_BYTES_MAX;
+pub use optimistic::OPTIMISTIC_BYTES_MAX;
 pub use publish::{Payload, Places, fetch, finish};
 pub use times::Look;
-
-use core::sync::atomic::Ordering;
 
 use holdfast_log::Kind;
 use holdfast_media::Nvm;
@@ -62,9 +60,7 @@ impl Design for Behind {
     /// the bytes.
     fn is_idle<N: Nvm>(client: &Client<N>, resize: &Resize) -> bool {
         let row = client.row(resize.file);
-        resize.kind == Kind::Truncate
-            && row.size_hint.load(Ordering::SeqCst) == resize.offset
-            && row.page_rows.get() > 0
+        resize.kind == Kind::Truncate && row.end() == resize.offset && row.page_rows().get() > 0
     }
 
     fn resize<N: Nvm>(

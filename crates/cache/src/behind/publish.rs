@@ -1,6 +1,8 @@
 //! Entering the bytes of a durable record in the page rows, and finding them again. Everything here
 //! happens under the page locks of the pages it touches.
 
+use core::ops::Range;
+
 use holdfast_board::{Board, Content, FileRow, Frame, LaneIndex, Page, Source, pieces};
 use holdfast_canary::{Canary, on};
 use holdfast_log::{Kind, record_around};
@@ -198,7 +200,7 @@ pub(super) fn publish<N: Nvm>(
                 Source::Frame(frame)
             });
             let content = Content { source, ..in_log };
-            let entered = pages.insert(slot, page, content, payload.seq, &row_of_file.page_rows);
+            let entered = pages.insert(slot, page, content, payload.seq, row_of_file.page_rows());
             debug_assert!(entered, "the set had room");
             if let (Some(frame), Some(row)) = (end, pages.find(slot, page)) {
                 frames.keep(frame, row.index);
@@ -223,7 +225,7 @@ pub(super) fn publish<N: Nvm>(
                 }
             },
         };
-        let held = (old.lo, old.hi);
+        let held = old.lo..old.hi;
         match copy {
             Some(bytes) => frames.merge(frame, held, lo, bytes),
             None => {
@@ -265,7 +267,7 @@ pub fn finish<N: Nvm>(
         if let Source::Frame(frame) = row.content.source {
             frames.keep(frame, row.index);
             // Nor had it noted what it had put there.
-            frames.believe(frame, (row.content.lo, row.content.hi));
+            frames.believe(frame, row.content.lo..row.content.hi);
         }
     }
     let (mut spare, mut left) = (Spare::default(), frames.taken_by(lane));
@@ -285,19 +287,19 @@ fn move_to_frame(
     from: u64,
     frame: Frame,
     (lo, hi): (u32, u32),
-    mut held: Option<(u32, u32)>,
+    mut held: Option<Range<u32>>,
 ) {
     let mut buffer = [0u8; STEP_BYTES];
     let mut at = lo;
     while at < hi {
         let step = ((hi - at) as usize).min(STEP_BYTES);
         nvm.read(from + u64::from(at - lo), &mut buffer[..step]);
-        match held {
+        match held.clone() {
             Some(held) => board.frames().merge(frame, held, at, &buffer[..step]),
             None => board.frames().fill(frame, at, &buffer[..step]),
         }
         // Steps do not overlap each other.
-        held.get_or_insert((lo, lo));
+        held.get_or_insert(lo..lo);
         at += step as u32;
     }
 }

@@ -1,12 +1,10 @@
 //! Reading a file in state Behind under its page locks: what is loaded or covered by page rows
 //! comes from memory, the rest from the kernel. Nothing here waits for the keeper. Most reads of
-//! hot pages end before they come here (`glance.rs`).
+//! hot pages end before they come here (`optimistic.rs`).
 //!
 //! Announcement on a lane -> page locks -> size -> what is loaded or in a row, the rest by `pread`,
 //! which loads the page -> everything opened. Of a file without page rows larger reads, or all
 //! where no page can be loaded, are the kernel's, and count if no row came meanwhile.
-
-use core::sync::atomic::Ordering;
 
 #[cfg(shuttle)]
 use holdfast_board::model::{Mutation, mutated};
@@ -67,7 +65,7 @@ impl<N: Nvm> Client<N> {
     /// counted. So a read during which none was counted is the kernel's own.
     #[inline]
     pub fn read_by_kernel<R>(&self, file: FileRef, raw: impl FnOnce() -> R) -> Option<R> {
-        let rows = &self.row(file).page_rows;
+        let rows = &self.row(file).page_rows();
         let seen = rows.none()?;
         let read = raw();
         #[cfg(shuttle)]
@@ -82,7 +80,7 @@ impl<N: Nvm> Client<N> {
     #[inline]
     pub fn leaves_to_kernel(&self, file: FileRef, bytes: usize) -> bool {
         let row = self.row(file);
-        row.page_rows.hint() == 0
+        row.page_rows().hint() == 0
             && (bytes > LOAD_BYTES_MAX || self.board.loaded().is_empty() || !row.state().lags())
     }
 
@@ -92,7 +90,7 @@ impl<N: Nvm> Client<N> {
         // until its bytes are.
         let row = self.row(file);
         let state = row.state();
-        (state.lags() || state.is_failed()) && row.page_rows.get() > 0
+        (state.lags() || state.is_failed()) && row.page_rows().get() > 0
     }
 
     /// Whether reads of the file may be answered here: from the log, from loaded pages, or by
@@ -107,7 +105,7 @@ impl<N: Nvm> Client<N> {
     /// the keeper writes the log to the file again, and older bytes are back for that long.
     #[inline]
     pub fn is_in_kernel(&self, file: FileRef) -> bool {
-        !self.reads_here(file) && self.row(file).page_rows.get() == 0
+        !self.reads_here(file) && self.row(file).page_rows().get() == 0
     }
 
     fn read_locked<B: Buffers + ?Sized>(
@@ -127,7 +125,7 @@ impl<N: Nvm> Client<N> {
         }
         // Under the locks: who raised the size this far has entered all that lies below it in our
         // pages.
-        let size = self.row(file).size_hint.load(Ordering::SeqCst);
+        let size = self.row(file).end();
         let bytes = size.saturating_sub(offset).min(room) as usize;
         let (mut done, mut index) = (0, 0);
         while done < bytes
@@ -217,7 +215,7 @@ impl<N: Nvm> Client<N> {
     /// Whether files may be in state Behind at all.
     #[inline]
     pub fn writes_behind(&self) -> bool {
-        self.board.header().write_behind.word.load(Ordering::Relaxed) != 0
+        self.board.header().write_behind.seems_on()
     }
 
     /// Whether there is a file of which the page cache may lack bytes: one load.

@@ -1,8 +1,6 @@
 //! Looking at files that are or were in state Behind: size and times that the kernel does not know,
 //! or knows as of when the keeper brought it the bytes.
 
-use core::sync::atomic::Ordering;
-
 use holdfast_board::{Account, Changes, Seen, Times};
 use holdfast_media::Nvm;
 
@@ -49,16 +47,16 @@ impl<N: Nvm> Client<N> {
     /// it was asked.
     #[inline]
     pub fn knows_better(&self) -> bool {
-        self.board.header().times_kept.word.load(Ordering::SeqCst) != 0
+        self.board.header().times_kept.is_on()
     }
 
     /// What the board says of a file's size and times; `None`: what the kernel says is right.
     pub fn look(&self, file: FileRef) -> Option<Look> {
         let row = self.row(file);
         // First: a page row leaves the table after the times of its drain came to the board.
-        let (hides, all) = (self.has_rows(file), row.page_rows.none());
+        let (hides, all) = (self.has_rows(file), row.page_rows().none());
         let changes = row.changes();
-        let size = row.size_hint.load(Ordering::SeqCst);
+        let size = row.end();
         let account = self.board.times()[file.slot.index()].look(file.generation);
         let is_known = self.is_current(file) && (hides || account.is_some());
         is_known.then_some(Look { hides, all, size, account, changes })
@@ -66,7 +64,7 @@ impl<N: Nvm> Client<N> {
 
     /// The size of a file of which the kernel does not know it.
     pub fn hidden_size(&self, file: FileRef) -> Option<u64> {
-        let size = self.row(file).size_hint.load(Ordering::SeqCst);
+        let size = self.row(file).end();
         (self.has_rows(file) && self.is_current(file)).then_some(size)
     }
 
@@ -97,7 +95,7 @@ impl<N: Nvm> Client<N> {
         let result = raw();
         if result >= 0 && drained.is_ok() {
             // A write in the same tick of the clock is to be told from those before.
-            row.written_ns.store(0, Ordering::SeqCst);
+            row.forget_written();
             let before = row.changes();
             if let Some(kernel) = kernel() {
                 times.settle(file.generation, kernel, before);

@@ -43,7 +43,7 @@ pub(super) fn write<N: Nvm>(
     let offset = match place {
         Place::At(offset) => {
             // Not while an append is under way that ends the file elsewhere.
-            if offset.saturating_add(total) > row.size_hint.load(Ordering::SeqCst) {
+            if offset.saturating_add(total) > row.end() {
                 lane.lock_cursor(file)?;
             }
             offset
@@ -54,7 +54,7 @@ pub(super) fn write<N: Nvm>(
         }
         Place::Append => {
             lane.lock_cursor(file)?;
-            row.size_hint.load(Ordering::SeqCst)
+            row.end()
         }
     };
     let end = match offset.checked_add(total) {
@@ -65,7 +65,7 @@ pub(super) fn write<N: Nvm>(
     lane.lock_pages(file, offset, total)?;
     let (mut spare, mut merges) = (Spare::default(), false);
     // The next one will most likely go on in the same page.
-    let appends = end > row.size_hint.load(Ordering::SeqCst);
+    let appends = end > row.end();
     if place != Place::Append && client.may_pass_by(file, offset, total) {
         return client.log_and_call(lane, write, offset, call);
     }
@@ -90,9 +90,7 @@ pub(super) fn write<N: Nvm>(
     }
     // After the rows: whoever sees the size finds the bytes below it. Nobody else makes the file
     // longer: we hold its cursor lock.
-    if row.size_hint.load(Ordering::Relaxed) < end {
-        row.size_hint.store(end, Ordering::Release);
-    }
+    row.extend_end(end);
     if let Place::Cursor { .. } | Place::Append = place {
         call.set_cursor(end)?;
     }
@@ -105,7 +103,7 @@ impl<N: Nvm> Client<N> {
     /// log goes on in a file, what is in rows is brought there before its segment is given back, by
     /// one thread of the keeper's, for which writers would wait.
     fn may_pass_by(&self, file: FileRef, offset: u64, bytes: u64) -> bool {
-        self.board.header().log_goes_on.word.load(Ordering::Relaxed) != 0
+        self.board.header().log_goes_on.seems_on()
             && pieces(offset, bytes).all(|(page, ..)| self.board.pages().find(file.slot, page).is_none())
     }
 
@@ -141,8 +139,8 @@ impl<N: Nvm> Client<N> {
         let seq = lane.append(file, Kind::Write, offset, bytes, parts);
         let row = self.row(file);
         self.note_recorded(row);
-        row.written_ns.store(lane.written_ns(), Ordering::Relaxed);
-        row.written_page.store(Page::of((offset + bytes).saturating_sub(1)).number(), Ordering::Relaxed);
+        row.note_written(lane.written_ns());
+        row.note_written_page(Page::of((offset + bytes).saturating_sub(1)));
         let payload = Payload { offset, bytes, media_offset: lane.payload_offset(), copy, seq };
         publish(&self.places(), (file, row), &payload, spare);
         self.refresh_loaded(lane, file, &payload);

@@ -2,12 +2,11 @@
 //! generations.
 
 use crate::stop::NoRoom;
-use core::sync::atomic::Ordering;
 use core::time::Duration;
 
 #[cfg(shuttle)]
 use holdfast_board::model::{Mutation, mutated};
-use holdfast_board::{LaneEnd, LaneRow, SegmentRow, SegmentState, pause, wait};
+use holdfast_board::{LaneEnd, SegmentRow, SegmentState, pause};
 use holdfast_canary::{Canary, on};
 use holdfast_log::{RECORD_HEADER_BYTES, record_bytes};
 use holdfast_media::Nvm;
@@ -56,7 +55,7 @@ impl<N: Nvm> Lane<'_, N> {
     fn take_segments(&mut self, count: usize) -> Result<(), NoRoom> {
         let header = self.client.board.header();
         let rows = self.client.board.segments();
-        let freed = &header.segments_freed.word;
+        let freed = &header.segments_freed;
         let throttle_ns = header.throttle_ns.get();
         if throttle_ns > 0 {
             self.stalled(|| pause(Duration::from_nanos(throttle_ns * count as u64)));
@@ -64,7 +63,7 @@ impl<N: Nvm> Lane<'_, N> {
         let mut fell_short = false;
         let mut shortage = (0, 0);
         loop {
-            let seen = freed.load(Ordering::SeqCst);
+            let seen = freed.rung();
             // After the first try nothing is taken that would have to be given back: two that wait
             // for several segments each would wake one another without end.
             let is_free = |row: &&SegmentRow| row.state() == SegmentState::Free;
@@ -74,7 +73,7 @@ impl<N: Nvm> Lane<'_, N> {
                         break;
                     }
                     if row.try_take(self.index) {
-                        self.row.reserved[self.more_count].store(segment as u32, Ordering::Relaxed);
+                        self.row.reserve(self.more_count, Segment::at(segment));
                         self.more_count += 1;
                     }
                 }
@@ -83,13 +82,12 @@ impl<N: Nvm> Lane<'_, N> {
                 }
                 self.give_back();
                 if !fell_short {
-                    shortage = (header.rounds.get(), freed.load(Ordering::SeqCst));
+                    shortage = (header.rounds.get(), freed.rung());
                 }
                 fell_short = true;
             }
             let rounds = header.rounds.get() - shortage.0;
-            if rounds >= ROUNDS_MAX || rounds >= ROUNDS_IN_VAIN && shortage.1 == freed.load(Ordering::SeqCst)
-            {
+            if rounds >= ROUNDS_MAX || rounds >= ROUNDS_IN_VAIN && shortage.1 == freed.rung() {
                 header.no_room.add(1);
                 return Err(NoRoom::Full);
             }
@@ -97,7 +95,7 @@ impl<N: Nvm> Lane<'_, N> {
                 return Err(NoRoom::Stopped);
             }
             header.ring_expirer();
-            self.stalled(|| wait(freed, seen, LOOK_AGAIN));
+            self.stalled(|| freed.sleep(seen, LOOK_AGAIN));
         }
     }
 
@@ -106,9 +104,9 @@ impl<N: Nvm> Lane<'_, N> {
         if self.more_used == self.more_count {
             return;
         }
-        for segment in &self.row.reserved[self.more_used..self.more_count] {
-            let segment = segment.load(Ordering::Relaxed);
-            self.client.board.segments()[segment as usize].set_state(SegmentState::Free);
+        for place in self.more_used..self.more_count {
+            let segment = self.row.reserved(place);
+            self.client.board.segments()[segment.index()].set_state(SegmentState::Free);
         }
         self.more_count = self.more_used;
         self.client.board.header().announce_free_segments();
@@ -117,8 +115,7 @@ impl<N: Nvm> Lane<'_, N> {
     fn stalled(&self, sleep: impl FnOnce()) {
         let before = now_ns();
         sleep();
-        LaneRow::count(&self.row.stalls, 1);
-        LaneRow::count(&self.row.stall_ns, now_ns().saturating_sub(before));
+        self.row.count_stall(now_ns().saturating_sub(before));
     }
 
     /// Goes on in the next of the segments reserved, under a new generation. The one before stays
@@ -128,9 +125,9 @@ impl<N: Nvm> Lane<'_, N> {
         debug_assert!(self.more_used < self.more_count, "as `has_room` says");
         let client = self.client;
         let rows = client.board.segments();
-        let segment = Segment::new(self.row.reserved[self.more_used].load(Ordering::Relaxed));
+        let segment = self.row.reserved(self.more_used);
         self.more_used += 1;
-        self.row.segment.store(0, Ordering::SeqCst);
+        self.row.leave_segment();
         if let Some(before) = self.end.take() {
             rows[before.segment.index()].note_end(before.at);
             if on(Canary::SealedUnfenced) {

@@ -3,8 +3,6 @@
 //! Page locks -> seq -> record, one fence -> the program's own call -> a cancel record if that
 //! failed or was short. The record is fenced before the call is made (invariant 1).
 
-use core::sync::atomic::Ordering;
-
 use holdfast_board::NO_SIZE;
 use holdfast_media::Nvm;
 
@@ -26,7 +24,7 @@ pub(super) fn write<N: Nvm>(
     let offset = match place {
         Place::At(offset) => {
             // Not while an append is under way, whose record says already where the file ends.
-            if offset.saturating_add(total) > row.size_hint.load(Ordering::SeqCst) {
+            if offset.saturating_add(total) > row.end() {
                 lane.lock_cursor(file)?;
             }
             offset
@@ -37,7 +35,7 @@ pub(super) fn write<N: Nvm>(
         }
         Place::Append => {
             lane.lock_cursor(file)?;
-            match row.size_hint.load(Ordering::SeqCst) {
+            match row.end() {
                 NO_SIZE => return Ok(Written::SizeUnknown),
                 size => size,
             }

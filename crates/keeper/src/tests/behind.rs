@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use holdfast_board::FileState;
-use holdfast_cache::{Client, Errno, FileRef, GLANCE_BYTES_MAX, Origin, Outcome, Place, Reading};
+use holdfast_cache::{Client, Errno, FileRef, OPTIMISTIC_BYTES_MAX, Origin, Outcome, Place, Reading};
 use holdfast_media::Bytes;
 use holdfast_testkit::Random;
 
@@ -29,7 +29,7 @@ pub(super) fn state(client: &Client, place: FileRef) -> FileState {
 }
 
 fn rows(client: &Client, place: FileRef) -> u32 {
-    client.board().row(place.slot).page_rows.get()
+    client.board().row(place.slot).page_rows().get()
 }
 
 /// A description with a cursor of its own, as the hooks would drive it.
@@ -76,8 +76,8 @@ impl<'a> Program<'a> {
 
     fn read(&self, offset: u64, bytes: usize) -> Vec<u8> {
         let mut buffer = vec![0xee; bytes];
-        if bytes <= GLANCE_BYTES_MAX
-            && let Some(count) = self.client.glance(self.place, offset, &mut buffer)
+        if bytes <= OPTIMISTIC_BYTES_MAX
+            && let Some(count) = self.client.read_optimistically(self.place, offset, &mut buffer)
         {
             buffer.truncate(count);
             return buffer;
@@ -207,7 +207,7 @@ fn random_operations(name: &str, frames: u64, span: u64, seed: u64) {
         let what = step(&mut random, &program, &mut model, span);
         behind += u32::from(rows(&house.client, place) > 0);
         let row = house.client.board().row(place.slot);
-        let size = row.size_hint.load(Ordering::SeqCst);
+        let size = row.end();
         assert!(house.client.hidden_size(place).is_none_or(|found| found == size));
         assert_eq!(size, model.0.len() as u64, "size after {what}, seed {seed}, round {round}");
         if round % 500 == 499 {
@@ -430,7 +430,7 @@ fn whenever_a_writer_is_killed_every_record_is_old_or_new_and_the_log_agrees() {
         let arguments = ["--exact", "--nocapture", "--quiet"];
         let name = "tests::behind::whenever_a_writer_is_killed_every_record_is_old_or_new_and_the_log_agrees";
         let row = house.client.board().row(place.slot);
-        let before = row.newest_seq.load(Ordering::SeqCst);
+        let before = row.newest_seq();
         let mut child = std::process::Command::new(std::env::current_exe().unwrap())
             .args(arguments)
             .arg(name)
@@ -438,7 +438,7 @@ fn whenever_a_writer_is_killed_every_record_is_old_or_new_and_the_log_agrees() {
             .stdout(std::process::Stdio::null())
             .spawn()
             .unwrap();
-        while row.newest_seq.load(Ordering::SeqCst) < before.after(200) {
+        while row.newest_seq() < before.after(200) {
             std::thread::sleep(Duration::from_micros(200));
             assert!(child.try_wait().unwrap().is_none(), "the writer ended by itself");
         }
@@ -458,7 +458,7 @@ fn whenever_a_writer_is_killed_every_record_is_old_or_new_and_the_log_agrees() {
             let client = &house.client;
             assert!(client.board().lanes().iter().all(|lane| !lane.is_announced()));
             let replayed = house.replayed(place);
-            let expired = row.expired_seq.load(Ordering::SeqCst) > place.generation.seq();
+            let expired = row.expired_seq() > place.generation.seq();
             assert!(expired || replayed == contents(&file), "log, round {round}");
         }
     }
@@ -476,17 +476,17 @@ fn a_read_waits_while_the_log_is_written_to_the_file_again() {
     let row = board.row(place.slot);
     // As `rewrite` does.
     assert!(board.lock_file(place.slot, holdfast_durable::KEEPER_ID));
-    row.page_rows.enter();
+    row.page_rows().enter();
     let mut buffer = [0; 6];
     let raw = |_: &mut [u8], _| -> Result<usize, Errno> { panic!("the kernel is asked by the caller") };
     std::thread::scope(|scope| {
         scope.spawn(|| {
             std::thread::sleep(Duration::from_millis(50));
-            row.page_rows.leave();
+            row.page_rows().leave();
             row.unlock_exclusive(holdfast_durable::KEEPER_ID);
         });
         let read = house.client.read(place, Place::At(0), &mut buffer, raw, || panic!(), |_| panic!());
         assert_eq!(read, Ok(Reading::Kernel));
-        assert_eq!(row.page_rows.get(), 0, "the read went on before the file was whole");
+        assert_eq!(row.page_rows().get(), 0, "the read went on before the file was whole");
     });
 }

@@ -43,7 +43,7 @@ impl Cut {
     /// Drains what was written up to now, when it is called.
     fn drain_later(&self) -> impl FnOnce() {
         let row = self.bench.durable.board.row(self.place.slot);
-        let newest = row.newest_seq.load(Ordering::SeqCst);
+        let newest = row.newest_seq();
         move || drop(self.bench.durable.drain(&self.managed, newest, Pace::Full).unwrap())
     }
 
@@ -59,7 +59,7 @@ impl Cut {
     }
 
     fn size(&self) -> u64 {
-        self.bench.durable.board.row(self.place.slot).size_hint.load(Ordering::SeqCst)
+        self.bench.durable.board.row(self.place.slot).end()
     }
 }
 

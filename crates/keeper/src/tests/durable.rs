@@ -61,7 +61,7 @@ pub(super) fn bench_that_tells(name: &str, events: Arc<dyn Events<OsFile>>) -> B
     let plan = Plan::new(layout.slot_count, layout.segment_count).with_frames(4);
     let (board, fd) = Board::create(plan).unwrap();
     board.header().counter.begin(Seq::new(1000));
-    board.header().write_behind.word.store(2, Ordering::SeqCst);
+    board.header().write_behind.set_level(2);
     let theirs = Board::open(rustix::fd::AsFd::as_fd(&fd), layout.slot_count, layout.segment_count).unwrap();
     let durable = Durable::new((nvm, superblock), Arc::new(board), OsDisk::new(), vec![], events);
     let (file, place) = manage(&durable, &directory.path().join("file"), false);
@@ -196,7 +196,7 @@ fn a_sync_covers_the_page_rows_of_everything_it_expires() {
     }
     bench.durable.settle(&bench.managed(), Writers::MayBeIn).unwrap();
     let row = bench.durable.board.row(bench.place.slot);
-    assert_eq!(row.page_rows.get(), 0);
+    assert_eq!(row.page_rows().get(), 0);
     assert!(!row.has_live_records());
     let bytes = contents(&bench.file);
     for page in 0..100 {
@@ -216,12 +216,12 @@ fn frames_are_emptied_before_there_are_none() {
             bench.write(page * 4096 + byte, &[page as u8 + 1]);
         }
         bench.durable.drain_frames();
-        let (rows, pages) = (row.page_rows.get(), [1, 0, 1]);
+        let (rows, pages) = (row.page_rows().get(), [1, 0, 1]);
         assert_eq!(rows, pages[page as usize], "half of the four are in use after the second page");
     }
     bench.write(5 * 4096, &page_of(5, 1));
     bench.durable.drain_frames();
-    assert_eq!(row.page_rows.get(), 2, "what lies in the log stays there");
+    assert_eq!(row.page_rows().get(), 2, "what lies in the log stays there");
     assert_eq!(contents(&bench.file)[4096..], [2; 5]);
     let log = bench.replayed(6 * 4096);
     assert!((0..3).all(|page| log[page * 4096..][..6] == [[page as u8 + 1; 5].as_slice(), &[0]].concat()));
@@ -444,7 +444,7 @@ fn nobody_reads_or_loses_a_byte_while_segments_are_emptied_all_the_time() {
                             continue;
                         }
                         let mut seen = vec![0; 4096];
-                        match bench.client.glance(bench.place, page * 4096, &mut seen) {
+                        match bench.client.read_optimistically(bench.place, page * 4096, &mut seen) {
                             Some(bytes) => assert_eq!(bytes, 4096),
                             None => seen = bench.read(page),
                         }
@@ -496,10 +496,10 @@ fn a_positioned_write_past_the_end_waits_for_an_append_under_way() {
         let past = scope.spawn(|| bench.write(4096, &[3; 4096]));
         std::thread::sleep(std::time::Duration::from_millis(30));
         assert!(!past.is_finished());
-        assert_eq!(row.size_hint.load(Ordering::SeqCst), 4096);
+        assert_eq!(row.end(), 4096);
         row.unlock_cursor(LaneIndex::new(lane));
     });
-    assert_eq!(row.size_hint.load(Ordering::SeqCst), 8192);
+    assert_eq!(row.end(), 8192);
 }
 
 #[test]
@@ -509,12 +509,11 @@ fn the_size_that_only_the_board_knows_survives_the_death_of_a_writer() {
     let board = &bench.durable.board;
     // A client that died in another operation on the file, of which nothing had been written.
     let lane = &board.lanes()[0];
-    assert!(lane.owner.compare_exchange(0, 9, Ordering::SeqCst, Ordering::SeqCst).is_ok());
-    lane.slot.store(bench.place.slot.number(), Ordering::SeqCst);
-    lane.announce.store(board.next_seq().next(), Ordering::SeqCst);
-    lane.seq.store(board.draw_seq(board.row(bench.place.slot)), Ordering::SeqCst);
+    assert!(lane.try_take(9));
+    lane.announce(bench.place.slot, board.next_seq().next());
+    lane.note_seq(board.draw_seq(board.row(bench.place.slot)));
     bench.durable.repair(9);
-    assert_eq!(board.row(bench.place.slot).size_hint.load(Ordering::SeqCst), 10_000);
+    assert_eq!(board.row(bench.place.slot).end(), 10_000);
     assert_eq!(contents(&bench.file).len(), 0);
     assert_eq!(bench.client.hidden_size(bench.place), Some(10_000));
 }

@@ -46,7 +46,7 @@ fn the_slot_says_how_a_call_of_the_programs_own_left_a_file() {
         [("cut", &cut), ("punch", &punch), ("write", &write), ("look", &look)];
     for (name, call) in calls {
         program.write(Place::At(0), &[b'a'; 9000]);
-        assert!(client.board().files()[place.slot.index()].page_rows.get() > 0, "{name}");
+        assert!(client.board().files()[place.slot.index()].page_rows().get() > 0, "{name}");
         call();
         assert_eq!(state(client, place), FileState::Behind, "{name}");
         assert_eq!(said(&house, place), is(&file), "{name}");

@@ -15,16 +15,16 @@ const PAGE: u64 = 4096;
 /// How a read was answered.
 #[derive(Debug, PartialEq, Eq)]
 enum Answer {
-    Glance,
+    Optimistic,
     Locked { calls: u32 },
     Kernel,
 }
 
 fn read(client: &Client, place: FileRef, file: &std::fs::File, offset: u64, buffer: &mut [u8]) -> Answer {
     use std::os::unix::fs::FileExt;
-    if let Some(count) = client.glance(place, offset, buffer) {
+    if let Some(count) = client.read_optimistically(place, offset, buffer) {
         assert_eq!(count, buffer.len());
-        return Answer::Glance;
+        return Answer::Optimistic;
     }
     if client.leaves_to_kernel(place, buffer.len())
         && client.read_by_kernel(place, || file.read_at(buffer, offset).unwrap()).is_some()
@@ -58,14 +58,14 @@ fn a_page_is_loaded_once_and_follows_every_write() {
     let mut seen = vec![0; 3000];
     assert_eq!(read(client, place, &file, 5000, &mut seen), Answer::Locked { calls: 1 }, "unloaded clean");
     assert_eq!(seen, model[5000..8000]);
-    assert_eq!(read(client, place, &file, 5000, &mut seen), Answer::Glance, "loaded");
+    assert_eq!(read(client, place, &file, 5000, &mut seen), Answer::Optimistic, "loaded");
     assert_eq!(seen, model[5000..8000]);
     // Small writes change the loaded page, also after the first was drained.
     for round in 0..4u8 {
         let (at, bytes) = (4100 + u64::from(round) * 450, vec![200 + round; 500]);
         program.write(Place::At(at), &bytes);
         model[at as usize..][..500].copy_from_slice(&bytes);
-        assert_eq!(read(client, place, &file, 4096, &mut seen), Answer::Glance);
+        assert_eq!(read(client, place, &file, 4096, &mut seen), Answer::Optimistic);
         assert!(seen == model[4096..7096], "round {round}");
         if round % 2 == 1 {
             client.bring_to_kernel(place).unwrap();
@@ -74,21 +74,21 @@ fn a_page_is_loaded_once_and_follows_every_write() {
     // A whole one is read from the log, and is loaded again by being drained.
     model[4096..8192].fill(7);
     program.write(Place::At(PAGE), &[7; PAGE as usize]);
-    assert_eq!(read(client, place, &file, 4096, &mut seen), Answer::Glance);
+    assert_eq!(read(client, place, &file, 4096, &mut seen), Answer::Optimistic);
     assert!(seen == model[4096..7096]);
     client.bring_to_kernel(place).unwrap();
     seen.fill(0);
-    assert_eq!(read(client, place, &file, 4096, &mut seen), Answer::Glance);
+    assert_eq!(read(client, place, &file, 4096, &mut seen), Answer::Optimistic);
     assert!(seen == model[4096..7096]);
     // What cuts the file or leaves it to the kernel drops the page.
     client.truncate(place, 6000, || file.set_len(6000).map_err(errno)).unwrap();
-    assert_eq!(client.glance(place, 4096, &mut seen), None);
+    assert_eq!(client.read_optimistically(place, 4096, &mut seen), None);
     let mut short = vec![0; 1000];
     // A second call finds the end of the file.
     assert_eq!(read(client, place, &file, 4100, &mut short), Answer::Locked { calls: 2 });
     assert!(short == model[4100..5100]);
     client.leave_behind(place, true).unwrap();
-    assert_eq!(client.glance(place, 4096, &mut short), None);
+    assert_eq!(client.read_optimistically(place, 4096, &mut short), None);
     assert_eq!(read(client, place, &file, 4100, &mut short), Answer::Kernel);
     assert_eq!(state(client, place), FileState::Through);
 }
@@ -100,7 +100,7 @@ fn without_a_read_cache_the_kernel_reads_what_is_drained() {
     let program = Program::new(&house.client, place, &file);
     program.write(Place::At(0), &[3; 5000]);
     let mut seen = [0; 100];
-    assert_eq!(read(&house.client, place, &file, 10, &mut seen), Answer::Glance, "from the log");
+    assert_eq!(read(&house.client, place, &file, 10, &mut seen), Answer::Optimistic, "from the log");
     assert_eq!(seen, [3; 100]);
     house.client.bring_to_kernel(place).unwrap();
     // The keeper may be telling the kernel of the write at this very moment, by a page of its own.
@@ -116,7 +116,7 @@ fn without_a_read_cache_the_kernel_reads_what_is_drained() {
 /// number, and never an older one than it has seen before, while pages are loaded, evicted,
 /// drained, expired, and the file leaves the state and comes back.
 #[test]
-fn a_glance_never_sees_half_a_write_nor_goes_back() {
+fn an_optimistic_read_never_sees_half_a_write_nor_goes_back() {
     const RECORDS: u64 = 40;
     const BYTES: usize = 3000;
     // Each crosses a page boundary; together they have more pages than there is room for.
@@ -128,7 +128,7 @@ fn a_glance_never_sees_half_a_write_nor_goes_back() {
     for record in 0..RECORDS {
         fill.write(Place::At(at(record)), &numbered(0));
     }
-    let (stop, glances, round) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    let (stop, optimistic, round) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     std::thread::scope(|scope| {
         for writer in 0..2 {
             let (client, file, stop, numbered, round) = (&house.client, &file, &stop, &numbered, &round);
@@ -145,7 +145,7 @@ fn a_glance_never_sees_half_a_write_nor_goes_back() {
         }
         let readers: Vec<_> = (0..2)
             .map(|reader| {
-                let (client, file, glances, round) = (&house.client, &file, &glances, &round);
+                let (client, file, optimistic, round) = (&house.client, &file, &optimistic, &round);
                 scope.spawn(move || {
                     let mut random = Random::new(100 + reader);
                     let mut newest = [0; RECORDS as usize];
@@ -163,7 +163,7 @@ fn a_glance_never_sees_half_a_write_nor_goes_back() {
                             assert!(first >= newest[record as usize], "record {record} goes back");
                             newest[record as usize] = first;
                         }
-                        glances.fetch_add(u64::from(answer == Answer::Glance), Ordering::SeqCst);
+                        optimistic.fetch_add(u64::from(answer == Answer::Optimistic), Ordering::SeqCst);
                     }
                 })
             })
@@ -181,7 +181,7 @@ fn a_glance_never_sees_half_a_write_nor_goes_back() {
         stop.store(true, Ordering::SeqCst);
         readers.into_iter().for_each(|reader| reader.join().unwrap());
     });
-    assert!(glances.load(Ordering::SeqCst) > 100, "{glances:?} reads were glances");
+    assert!(optimistic.load(Ordering::SeqCst) > 100, "{optimistic:?} reads were optimistic");
     house.client.leave_behind(place, true).unwrap();
     assert_eq!(contents(&file).len() as u64, at(RECORDS - 1) + BYTES as u64);
 }

@@ -2,7 +2,6 @@
 //! nothing.
 
 use std::fs::File;
-use std::sync::atomic::Ordering;
 
 use holdfast_board::FileState;
 use holdfast_cache::{FileRef, Place, Reason};
@@ -40,15 +39,15 @@ fn who_knows_a_file_from_before_its_slot_was_given_back_leaves_the_next_one_alon
     bench.durable.enter_behind(&before);
     assert_eq!(bench.state(), FileState::Through);
     bench.durable.allow_behind(&managed, false);
-    assert_eq!((bench.state(), row.size_hint.load(Ordering::SeqCst)), (FileState::Behind, 0));
+    assert_eq!((bench.state(), row.end()), (FileState::Behind, 0));
     let parts = [Bytes::from_slice(b"the next file's")];
     let raw = || -> Result<usize, holdfast_cache::Errno> { panic!("no system call is needed") };
     bench.client.write(place, Place::At(0), &parts, raw, || Err(errno(std::io::Error::other("")))).unwrap();
-    let expired = row.expired_seq.load(Ordering::SeqCst);
+    let expired = row.expired_seq();
     bench.durable.settle(&before, Writers::MayBeIn).unwrap();
     bench.durable.tell(&before).unwrap();
     bench.durable.bypass(&before, Reason::MappedShared).unwrap();
-    assert_eq!((row.expired_seq.load(Ordering::SeqCst), row.page_rows.get()), (expired, 1));
+    assert_eq!((row.expired_seq(), row.page_rows().get()), (expired, 1));
     assert_eq!((bench.state(), contents(&bench.file)), (FileState::Behind, vec![0; 77]));
     // Nor do they change what the slot says.
     let slots = bench.durable.slots();
@@ -102,7 +101,7 @@ fn a_truncation_to_the_size_a_file_has_drains_nothing() {
     bench.write(5000, b"the end");
     let row = bench.durable.board.row(bench.place.slot);
     bench.client.truncate(bench.place, 5007, || bench.file.set_len(5007).map_err(errno)).unwrap();
-    assert_eq!((row.page_rows.get(), bench.file.metadata().unwrap().len()), (1, 5007));
+    assert_eq!((row.page_rows().get(), bench.file.metadata().unwrap().len()), (1, 5007));
     assert_eq!(contents(&bench.file), vec![0; 5007]);
     bench.durable.settle(&bench.managed(), Writers::MayBeIn).unwrap();
     assert_eq!(&contents(&bench.file)[4998..], b"\0\0the end");
@@ -111,12 +110,12 @@ fn a_truncation_to_the_size_a_file_has_drains_nothing() {
 #[test]
 fn slots_of_removed_files_are_given_back_together() {
     let bench = bench("removed-files");
-    let bell = &bench.durable.board.header().expirer_wake.word;
+    let bell = &bench.durable.board.header().expirer_wake;
     let file = bench.managed();
     let rings = || {
-        let before = bell.load(Ordering::SeqCst);
+        let before = bell.rung();
         bench.durable.note_orphan(&file);
-        bell.load(Ordering::SeqCst) != before
+        bell.rung() != before
     };
     let rung: Vec<bool> = (0..REMOVED_FILES_MAX).map(|_| rings()).collect();
     assert_eq!(rung.iter().position(|rung| *rung), Some(REMOVED_FILES_MAX as usize - 1));
@@ -132,7 +131,7 @@ fn a_removed_file_is_let_go_of_before_its_slot_is_given_back() {
     let (file, slot) = (bench.managed(), bench.place.slot);
     let path = file.meta().path.clone();
     let row = bench.durable.board.row(slot);
-    let key = (row.dev.load(Ordering::SeqCst), row.ino.load(Ordering::SeqCst));
+    let key = row.inode();
     assert!(bench.durable.try_never_behind(&file).is_ok());
     assert!(bench.durable.push_removal(&file, &path, CLIENT).unwrap());
     assert!(!bench.durable.let_go_removed(), "it is not removed yet");
@@ -146,7 +145,7 @@ fn a_removed_file_is_let_go_of_before_its_slot_is_given_back() {
     assert!(bench.durable.let_go_removed());
     assert_eq!(known.strong_count(), 0, "nothing of ours is open");
     // Its slot is nobody else's, and its client finds it left to the kernel.
-    assert_eq!(bench.durable.board.find(key.0, key.1), None);
+    assert_eq!(bench.durable.board.find(key.device, key.ino), None);
     assert!(bench.client.is_bypassed(bench.place));
     assert_ne!(bench.durable.free_slot(|_| false).unwrap().slot, slot);
     assert_eq!(bench.durable.slots().hints(slot).len(), 2);

@@ -4,7 +4,6 @@
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use holdfast_board::{LaneIndex, Page, SegmentState, Source};
@@ -139,7 +138,7 @@ fn while_the_log_goes_on_writers_bring_pages_to_the_page_cache() {
     let bench = bench("spill-writers");
     let row = bench.durable.board.row(bench.place.slot);
     bench.write(0, &page_of(0, 0));
-    bench.durable.board.header().log_goes_on.word.store(1, Ordering::SeqCst);
+    bench.durable.board.header().log_goes_on.set(true);
     // The page has a row, which is newer than the page cache: there it stays.
     bench.write(0, &page_of(0, 1));
     assert_eq!(contents(&bench.file).len(), 0);
@@ -150,10 +149,10 @@ fn while_the_log_goes_on_writers_bring_pages_to_the_page_cache() {
         .client
         .write(bench.place, Place::At(4096), &parts, raw, || unreachable!("it has an offset"))
         .unwrap();
-    assert_eq!((contents(&bench.file).len(), row.page_rows.get()), (8192, 1));
-    bench.durable.board.header().log_goes_on.word.store(0, Ordering::SeqCst);
+    assert_eq!((contents(&bench.file).len(), row.page_rows().get()), (8192, 1));
+    bench.durable.board.header().log_goes_on.set(false);
     bench.write(4096, &page_of(1, 2));
-    assert_eq!(row.page_rows.get(), 2);
+    assert_eq!(row.page_rows().get(), 2);
     lose_page_cache(&bench);
     recovered(&bench).unwrap();
     assert!(contents(&bench.file) == [page_of(0, 1), page_of(1, 2)].concat());
@@ -236,7 +235,7 @@ fn a_pass_leaves_segments_alone_that_are_in_other_use_by_then() {
             let start = layout.segment_offset(Segment::new(sealed_again));
             for row in (0..PAGES).filter_map(|page| pages.find(slot, Page::new(page))) {
                 if matches!(row.content.source, Source::Log(at) if (start..start + layout.segment_bytes).contains(&at)) {
-                    pages.remove(row.index, &durable.board.row(slot).page_rows);
+                    pages.remove(row.index, durable.board.row(slot).page_rows());
                 }
             }
             let generation = durable.board.draw_generation();

@@ -1,12 +1,11 @@
 //! Files that are taken from clients that stand still: wherever they stand, what others have is
 //! kept and what they do when they go on counts for nothing in the log.
 
-use holdfast_pool::Seq;
+use holdfast_pool::{Segment, Seq};
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use holdfast_board::{FileState, LaneIndex};
+use holdfast_board::{FileState, Inode, LaneEnd, LaneIndex, Locked};
 use holdfast_cache::{FileRequest, Outcome, Place};
 use holdfast_media::Bytes;
 
@@ -65,9 +64,8 @@ fn who_waits_for_a_page_of_who_stands_still_does_nothing_and_asks_anew() {
     let index = 63.min(board.lanes().len() - 1) as u32;
     // Somebody stands still with the first page.
     assert!(lane.try_take(CLIENT + 1));
-    lane.slot.store(bench.place.slot.number(), Ordering::SeqCst);
-    lane.announce.store(Seq::new(1), Ordering::SeqCst);
-    lane.lock_bytes.store(4096, Ordering::SeqCst);
+    lane.announce(bench.place.slot, Seq::new(1));
+    lane.note_locks(Locked { offset: 0, bytes: 4096 });
     assert!(board.page_locks().lock(LaneIndex::new(index), bench.place.slot, 0, 4096));
     let outcome = std::thread::scope(|scope| {
         let writer = scope.spawn(|| {
@@ -84,7 +82,7 @@ fn who_waits_for_a_page_of_who_stands_still_does_nothing_and_asks_anew() {
     });
     assert_eq!(outcome, Ok(Outcome::Stale));
     assert!(!may_be_reused(&bench), "the other one still stands there");
-    lane.announce.store(Seq::ZERO, Ordering::SeqCst);
+    lane.end_announcement();
     assert!(may_be_reused(&bench));
     assert_eq!(contents(&bench.file), b"acknowledged");
 }
@@ -127,8 +125,7 @@ fn nothing_is_taken_from_who_works() {
     // In state Behind an operation goes on in page rows.
     let lane = &bench.durable.board.lanes()[0];
     assert!(lane.try_take(CLIENT));
-    lane.slot.store(bench.place.slot.number(), Ordering::SeqCst);
-    lane.announce.store(Seq::new(1), Ordering::SeqCst);
+    lane.announce(bench.place.slot, Seq::new(1));
     assert!(!bench.durable.take_from(&bench.managed(), &stands));
     assert_eq!(bench.state(), FileState::Behind);
 }
@@ -149,14 +146,13 @@ fn nobody_waits_for_ever_for_what_nobody_has() {
                 let (row, lane) = (board.row(place.slot), &board.lanes()[2]);
                 match kind {
                     0 => assert!(board.page_locks().lock(LaneIndex::new(0x4141_4140), place.slot, 4096, 1)),
-                    1 => row.cursor_lock.store(0x4141_4141, Ordering::SeqCst),
-                    2 => row.exclusive.store(0x4141_4141, Ordering::SeqCst),
-                    5 => row.exclusive.store(holdfast_durable::KEEPER_ID, Ordering::SeqCst),
-                    6 => row.exclusive.store(0x8000_0000, Ordering::SeqCst),
+                    1 => assert!(row.lock_cursor(LaneIndex::new(0x4141_4140), board.header())),
+                    2 => assert!(board.try_claim_file(place.slot, 0x4141_4141)),
+                    5 => assert!(board.try_claim_file(place.slot, holdfast_durable::KEEPER_ID)),
+                    6 => assert!(board.try_claim_file(place.slot, 0x8000_0000)),
                     _ => {
-                        lane.slot.store(place.slot.number(), Ordering::SeqCst);
-                        lane.owner.store(if kind == 3 { 0 } else { 0x4141_4141 }, Ordering::SeqCst);
-                        lane.announce.store(Seq::new(1), Ordering::SeqCst);
+                        assert!(kind == 3 || lane.try_take(0x4141_4141));
+                        lane.announce(place.slot, Seq::new(1));
                     }
                 }
                 let begun = Instant::now();
@@ -191,15 +187,17 @@ fn a_file_is_found_whatever_a_program_stored_into_its_row() {
     let key = file.metadata().map(|meta| (meta.dev(), meta.ino())).unwrap();
     let row = house.client.board().row(place.slot);
     for flip in 0..64 {
-        row.dev.fetch_xor(1 << flip, Ordering::SeqCst);
+        let inode = row.inode();
+        row.set_inode(Inode { device: inode.device ^ 1 << flip, ..inode });
         assert_eq!(house.client.find(key.0, key.1).map(|seen| seen.file), Some(place), "bit {flip} of dev");
-        row.ino.fetch_xor(1 << flip, Ordering::SeqCst);
+        let inode = row.inode();
+        row.set_inode(Inode { ino: inode.ino ^ 1 << flip, ..inode });
         assert_eq!(house.client.find(key.0, key.1).map(|seen| seen.file), Some(place), "bit {flip} of ino");
     }
     // Where nobody knows how it was treated it fails, and is not read past what the log has.
-    row.state.store(FileState::Through as u32 ^ 1, Ordering::SeqCst);
+    row.scribble_state(FileState::Through as u32 ^ 1);
     assert!(row.state().is_failed());
-    row.state.store(0, Ordering::SeqCst);
+    row.scribble_state(0);
     assert!(row.state().is_failed());
     let parts = [Bytes::from_slice(b"more")];
     let written = house.client.write(
@@ -210,7 +208,7 @@ fn a_file_is_found_whatever_a_program_stored_into_its_row() {
         || panic!("at an offset"),
     );
     assert_eq!(written, Err(holdfast_cache::Errno(libc::EIO)));
-    row.state.store(FileState::Behind as u32, Ordering::SeqCst);
+    row.scribble_state(FileState::Behind as u32);
     house.client.bring_to_kernel(place).unwrap();
     assert_eq!(contents(&file), [1; 8192]);
 }
@@ -221,20 +219,20 @@ fn a_file_is_found_whatever_a_program_stored_into_its_row() {
 fn a_lane_goes_on_elsewhere_when_its_end_is_nobodys() {
     let bench = bench("stray-lane");
     let board = &bench.durable.board;
-    let end_of = || {
-        let used = board.lanes().iter().find(|lane| lane.segment.load(Ordering::SeqCst) != 0);
-        used.expect("a lane with a segment")
+    let stray = |change: &dyn Fn(LaneEnd) -> LaneEnd| {
+        let lane = board.lanes().iter().find(|lane| lane.has_segment()).expect("a lane with a segment");
+        lane.scribble_end(&change(lane.end().expect("its owner's")));
     };
-    let stores: [&dyn Fn(); 5] = [
-        &|| end_of().segment.store(0x4000_0000, Ordering::SeqCst),
-        &|| _ = end_of().at.fetch_xor(64, Ordering::SeqCst),
-        &|| end_of().at.store(u32::MAX, Ordering::SeqCst),
-        &|| _ = end_of().seed.fetch_xor(1, Ordering::SeqCst),
-        &|| end_of().generation.store(holdfast_pool::Generation::new(3), Ordering::SeqCst),
+    let stores: [&dyn Fn(LaneEnd) -> LaneEnd; 5] = [
+        &|end| LaneEnd { segment: Segment::new(0x3fff_ffff), ..end },
+        &|end| LaneEnd { at: end.at ^ 64, ..end },
+        &|end| LaneEnd { at: u32::MAX, ..end },
+        &|end| LaneEnd { seed: end.seed ^ 1, ..end },
+        &|end| LaneEnd { generation: holdfast_pool::Generation::new(3), ..end },
     ];
     for (index, store) in stores.iter().enumerate() {
         bench.write(index as u64 * 4096, &[index as u8 + 1; 4096]);
-        store();
+        stray(store);
         bench.write(index as u64 * 4096 + 4096, b"after it");
     }
     // All records are found, one behind the other.

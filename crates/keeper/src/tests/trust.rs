@@ -1,16 +1,15 @@
 //! What a client may say, and what is made of it (docs/trust.md): the keeper looks at a descriptor
 //! itself, and checks whatever it reads from the board before it uses it.
 
-use holdfast_pool::{Generation, Seq, Slot};
+use holdfast_pool::{Generation, Segment, Seq, Slot};
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use holdfast_board::{Content, FileState, Frame, Page, Source, Way};
+use holdfast_board::{Content, FileState, Frame, GROUP_SEGMENTS_MAX, LaneEnd, Locked, Page, Source, Way};
 use holdfast_cache::{Client, Errno, FileRef, Origin, Place, Reason};
 use holdfast_media::{Bytes, Mapping, Nvm, OpenMode};
 
@@ -43,16 +42,14 @@ impl Bench {
     /// Has the lane of the last write be that of a process that died in it, on file `slot`.
     fn die(&self, slot: Slot, (offset, bytes): (u64, u64)) {
         let board = &self.durable.board;
-        let lane = board.lanes().iter().find(|lane| lane.segment.load(Ordering::SeqCst) != 0).unwrap();
-        let seq = board.row(self.place.slot).newest_seq.load(Ordering::SeqCst);
-        lane.slot.store(slot.number(), Ordering::SeqCst);
-        lane.seq.store(seq, Ordering::SeqCst);
-        lane.lock_offset.store(offset, Ordering::SeqCst);
-        lane.lock_bytes.store(bytes, Ordering::SeqCst);
-        lane.announce.store(seq, Ordering::SeqCst);
-        lane.owner.store(DEAD, Ordering::SeqCst);
+        let lane = board.lanes().iter().find(|lane| lane.has_segment()).unwrap();
+        let seq = board.row(self.place.slot).newest_seq();
+        assert!(lane.try_take(DEAD));
+        lane.announce(slot, seq);
+        lane.note_locks(Locked { offset, bytes });
+        lane.note_seq(seq);
         self.durable.repair(DEAD);
-        assert_eq!(lane.owner.load(Ordering::SeqCst), 0);
+        assert_eq!(lane.owner(), 0);
     }
 
     fn leave_behind(&self) {
@@ -137,19 +134,18 @@ fn a_dead_lane_may_hold_any_numbers() {
             numbers[random.number_below(numbers.len() as u64) as usize].wrapping_add(random.number_below(3))
         };
         let lane = &board.lanes()[round as usize % board.lanes().len()];
-        lane.slot.store(number() as u32, Ordering::SeqCst);
-        lane.announce.store(Seq::new(number()), Ordering::SeqCst);
-        lane.seq.store(Seq::new(number()), Ordering::SeqCst);
-        lane.lock_offset.store(number(), Ordering::SeqCst);
-        lane.lock_bytes.store(number(), Ordering::SeqCst);
-        lane.at.store(number() as u32, Ordering::SeqCst);
-        lane.generation.store(Generation::new(number()), Ordering::SeqCst);
-        for reserved in &lane.reserved {
-            reserved.store(number() as u32, Ordering::SeqCst);
+        assert!(lane.try_take(DEAD));
+        lane.announce(Slot::new(number() as u32), Seq::new(number()));
+        lane.note_seq(Seq::new(number()));
+        lane.note_locks(Locked { offset: number(), bytes: number() });
+        let segment = Segment::new(number() as u32 / 2);
+        let (at, generation) = (number() as u32, Generation::new(number()));
+        lane.scribble_end(&LaneEnd { segment, at, generation, seed: number() as u32 });
+        for place in 0..GROUP_SEGMENTS_MAX {
+            lane.reserve(place, Segment::new(number() as u32));
         }
-        lane.owner.store(DEAD, Ordering::SeqCst);
         bench.durable.repair(DEAD);
-        assert_eq!(lane.owner.load(Ordering::SeqCst), 0);
+        assert_eq!(lane.owner(), 0);
         if round % 10 == 0 {
             bench.durable.settle(&bench.managed(), Writers::MayBeIn).unwrap();
             board.free_dead_segments();
@@ -399,8 +395,8 @@ fn what_a_spoiled_row_says_is_neither_read_nor_joined() {
                 bench.client.read(bench.place, Place::At(at), &mut buffer, raw, || panic!(), |_| panic!());
             assert_eq!(read, Err(Errno::EIO), "word {word}, at {at}");
         }
-        let mut glance = [0; 64];
-        assert_eq!(bench.client.glance(bench.place, 4200, &mut glance), None, "word {word}");
+        let mut found = [0; 64];
+        assert_eq!(bench.client.read_optimistically(bench.place, 4200, &mut found), None, "word {word}");
     }
 }
 
@@ -410,7 +406,7 @@ fn rows_beyond_a_size_that_was_stored_are_drained() {
     let bench = bench("trust-size");
     bench.write(0, &[1; 5 * 4096]);
     let row = bench.durable.board.row(bench.place.slot);
-    row.size_hint.store(4096, Ordering::SeqCst);
+    row.set_end(4096);
     bench.durable.drain_all(&bench.managed()).unwrap();
     assert!(contents(&bench.file) == [1; 5 * 4096]);
 }

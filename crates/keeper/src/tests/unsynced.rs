@@ -82,7 +82,7 @@ fn a_file_comes_back_to_the_log_only_when_nobody_writes_to_it_without() {
     let file = bench.managed();
     bench.durable.bypass(&file, Reason::MappedShared).unwrap();
     let header = bench.durable.board.header();
-    let ino = bench.durable.board.row(bench.place.slot).ino.load(Ordering::SeqCst);
+    let ino = bench.durable.board.row(bench.place.slot).inode().ino;
     let call = header.begin_passing(7, ino, 0).unwrap();
     assert!(!bench.durable.take_back(&file, || false));
     assert_eq!(bench.state(), FileState::Bypassed);
@@ -113,7 +113,7 @@ fn a_file_that_lost_its_name_meanwhile_does_not_come_back_to_the_log() {
     assert!(!bench.durable.take_back(&file, || false));
     assert_eq!(bench.state(), FileState::Bypassed);
     // The kernel's for good, in the other mode as well.
-    bench.durable.board.header().logs_on_sync.word.store(1, Ordering::Relaxed);
+    bench.durable.board.header().logs_on_sync.set(true);
     assert!(!bench.durable.take_back(&file, || false));
 }
 

@@ -6,7 +6,7 @@ use core::cell::Cell;
 use core::ffi::{c_int, c_void};
 
 use holdfast_cache::{
-    Buffers, Client, Errno, FileRef, GLANCE_BYTES_MAX, Place, Read, ReadCall, Reading, Stock,
+    Buffers, Client, Errno, FileRef, OPTIMISTIC_BYTES_MAX, Place, Read, ReadCall, Reading, Stock,
 };
 use holdfast_session::TRIES;
 use libc::{iovec, off_t, size_t, ssize_t};
@@ -83,7 +83,8 @@ fn read_spot(call: &Transfer, spot: Spot, vector: &mut Vector<'_>) -> isize {
             Spot::At(_) => is_first && client.leaves_to_kernel(file, bytes),
             Spot::Cursor => client.is_in_kernel(file),
         };
-        if !asks_kernel && let Some(count) = glance(call.fd, (client, file), spot, vector, bytes) {
+        if !asks_kernel && let Some(count) = read_optimistically(call.fd, (client, file), spot, vector, bytes)
+        {
             return count as isize;
         }
         is_first = false;
@@ -100,7 +101,7 @@ fn read_spot(call: &Transfer, spot: Spot, vector: &mut Vector<'_>) -> isize {
     -(Errno::EIO.0 as isize)
 }
 
-/// Reads what needs more than a glance; `None`: to be tried again.
+/// Reads what an optimistic read cannot answer; `None`: to be tried again.
 fn read_held(
     call: &Transfer,
     (client, file): (&Client, FileRef),
@@ -135,7 +136,7 @@ fn read_held(
 /// Reads a file of which all that is asked for lies in memory, in no time: what its number stands
 /// for was looked at once.
 #[inline]
-fn glance(
+fn read_optimistically(
     fd: c_int,
     (client, file): (&Client, FileRef),
     spot: Spot,
@@ -143,10 +144,10 @@ fn glance(
     bytes: usize,
 ) -> Option<usize> {
     let (Spot::At(offset), [_]) = (spot, vector.0) else { return None };
-    if bytes == 0 || bytes > GLANCE_BYTES_MAX || !may_read(fd) || !vector.is_writable() {
+    if bytes == 0 || bytes > OPTIMISTIC_BYTES_MAX || !may_read(fd) || !vector.is_writable() {
         return None;
     }
-    client.glance(file, offset, vector.part(0)?)
+    client.read_optimistically(file, offset, vector.part(0)?)
 }
 
 /// The program's descriptor, read at its cursor or at an offset.

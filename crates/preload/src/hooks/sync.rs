@@ -31,7 +31,7 @@ fn note_kernels_sync(fd: c_int) -> Option<(&'static Client, u64)> {
     let client = process::client()?;
     let stat = raw::fstat(fd).ok()?;
     let is_synced = stat.regular || stat.ownership.0 & libc::S_IFMT == libc::S_IFBLK;
-    is_synced.then(|| (client, client.note_kernels_sync((stat.dev, stat.ino))))
+    is_synced.then(|| (client, client.note_kernels_sync(Inode { device: stat.dev, ino: stat.ino })))
 }
 
 /// Has the kernel make a sync that belongs to a call on a file which is left to it, and counts it.
@@ -168,7 +168,7 @@ pub unsafe extern "C-unwind" fn sync() {
 /// `syncfs`.
 pub unsafe extern "C-unwind" fn syncfs(fd: c_int) -> c_int {
     let brought = behind::bring_all();
-    let counted = process::client().map(|client| (client, client.note_kernels_sync((0, 0))));
+    let counted = process::client().map(|client| (client, client.note_kernels_sync(Inode::NONE)));
     // SAFETY: touches no memory.
     let result = check(raw::synced(fd, hearing_all(|| unsafe { call!(libc::SYS_syncfs, fd) })));
     if let Some((client, begun_ns)) = counted {

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
-use holdfast_board::{Board, Plan, RequestState, Way, wait, wake};
+use holdfast_board::{Board, Plan, RequestState, Way};
 use holdfast_cache::{Answer, Client, Reason, Refusal, Request, designs};
 use holdfast_disk::{Disk, DiskFile, OsDisk, OsFile};
 use holdfast_durable::{Durable, Events, Held, ManagedFile, Newcomer, Pace, Unanswered, Writers, upkeeps};
@@ -74,7 +74,7 @@ fn bench(name: &str) -> Bench {
     let (layout, uuid) = (superblock.layout, superblock.uuid);
     let (board, fd) = Board::create(Plan::new(layout.slot_count, layout.segment_count)).unwrap();
     board.header().counter.begin(Seq::new(1000));
-    board.header().write_behind.word.store(1, Ordering::SeqCst);
+    board.header().write_behind.set(true);
     let theirs = Board::open(rustix::fd::AsFd::as_fd(&fd), layout.slot_count, layout.segment_count).unwrap();
     let durable = Durable::new((nvm, superblock), Arc::new(board), OsDisk::new(), vec![], Arc::new(Silent));
     let client = Client::new(open(), theirs, layout, uuid, CLIENT);
@@ -108,10 +108,10 @@ impl Bench {
     /// Answers requests until told to end, beside what `work` does.
     fn serving(&self, work: impl FnOnce()) {
         let is_over = AtomicBool::new(false);
-        let bell = &self.durable.board.header().request_wake.word;
+        let bell = &self.durable.board.header().request_wake;
         let serve = || {
             while !is_over.load(Ordering::SeqCst) {
-                let seen = bell.load(Ordering::SeqCst);
+                let seen = bell.rung();
                 self.durable.board.header().hearings.answer(|| ());
                 for cell in self.durable.board.requests() {
                     if cell.take() {
@@ -125,10 +125,10 @@ impl Bench {
                         };
                         cell.set_answer(Answer::encode(answer));
                         cell.set_state(RequestState::Done);
-                        wake(&cell.state, 1);
+                        cell.wake();
                     }
                 }
-                wait(bell, seen, Duration::from_millis(5));
+                bell.sleep(seen, Duration::from_millis(5));
             }
         };
         std::thread::scope(|scope| {
@@ -201,7 +201,7 @@ fn a_third_design_keeps_what_it_acknowledged() {
         file.append(&[Bytes::from_slice(b"in the queue")]).unwrap();
         file.sync().unwrap();
         holds.extend_from_slice(b"in the queue");
-        assert!(row.page_rows.get() > 0, "the page cache has it all");
+        assert!(row.page_rows().get() > 0, "the page cache has it all");
         assert!(std::fs::read(&path).unwrap() != holds, "the page cache has it all");
         // Who reads where we do not see it.
         bench.client.leave_behind(file.managed().unwrap().file, false).unwrap();
@@ -221,7 +221,7 @@ fn what_only_a_third_designs_queue_has_comes_back_after_a_crash() {
             file.append(&[Bytes::from_slice(b"the end")]).unwrap();
             all.extend_from_slice(b"the end");
         });
-        assert!(bench.durable.board.row(managed.slot).page_rows.get() > 0);
+        assert!(bench.durable.board.row(managed.slot).page_rows().get() > 0);
     }
     // Nobody closes the pool, and nobody drains.
     let path = bench.directory.path().join("a");

@@ -7,7 +7,6 @@
 use holdfast_cache::Stop;
 use holdfast_pool::Seq;
 use std::io;
-use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use holdfast_board::Way;
@@ -56,7 +55,7 @@ impl Design for Queue {
         lane.lock_cursor(file)?;
         let offset = match place {
             Place::At(offset) => offset,
-            Place::Append => row.size_hint.load(Ordering::SeqCst),
+            Place::Append => row.end(),
             Place::Cursor { .. } => return Ok(Written::Alone),
         };
         if total > BYTES_MAX {
@@ -70,9 +69,9 @@ impl Design for Queue {
             bytes.resize(at + part.len(), 0);
             part.copy_to(&mut bytes[at..]);
         }
-        row.page_rows.enter();
+        row.page_rows().enter();
         ENTRIES.lock().unwrap().push(Entry { file, seq, offset, bytes });
-        row.size_hint.fetch_max(offset + total, Ordering::SeqCst);
+        row.raise_end(offset + total);
         client.note_recorded(row);
         call.set_cursor(offset + total)?;
         lane.count_write(total);
@@ -87,7 +86,7 @@ impl Design for Queue {
     ) -> Result<usize, Errno> {
         let Place::At(offset) = read.place else { return Err(Errno::EINVAL) };
         let row = lane.client().row(read.file);
-        let size = row.size_hint.load(Ordering::SeqCst);
+        let size = row.end();
         let bytes = size.saturating_sub(offset).min(read.bytes as u64) as usize;
         let part = &mut buffers.part(0).ok_or(Errno::EINVAL)?[..bytes];
         // Nothing goes from the queue to the page cache meanwhile.
@@ -160,7 +159,7 @@ fn drain_to<N: Nvm, D: Disk, U: Upkeeps>(
     }
     entries.retain(|entry| {
         if is_due(entry) {
-            durable.board.row(file.slot).page_rows.leave();
+            durable.board.row(file.slot).page_rows().leave();
         }
         !is_due(entry)
     });

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use holdfast_cache::{Content, Errno, FileRef, GLANCE_BYTES_MAX, Outcome, Place, Reading};
+use holdfast_cache::{Content, Errno, FileRef, OPTIMISTIC_BYTES_MAX, Outcome, Place, Reading};
 use holdfast_disk::DiskFile;
 use holdfast_media::Bytes;
 
@@ -373,8 +373,8 @@ pub(super) fn read(thread: u8, name: Name, at: u32, bytes: u32) {
     // As the library: without a lock, else by the kernel, else under the page locks.
     for turn in 0..STALE_MAX {
         let Some(seen) = client.find(key.0, key.1) else { break };
-        if bytes as usize <= GLANCE_BYTES_MAX {
-            done = client.glance(seen.file, at.into(), &mut buffer);
+        if bytes as usize <= OPTIMISTIC_BYTES_MAX {
+            done = client.read_optimistically(seen.file, at.into(), &mut buffer);
         }
         if done.is_none() && turn == 0 && client.leaves_to_kernel(seen.file, bytes as usize) {
             done = client.read_by_kernel(seen.file, || pread(&mut buffer, at.into()));

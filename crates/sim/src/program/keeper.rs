@@ -1,7 +1,6 @@
 //! What the keeper and outsiders do.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use holdfast_cache::Reason;
 use holdfast_disk::DiskFile;
@@ -62,7 +61,7 @@ pub(super) fn outsider(name: Name, late: bool) {
     let durable = durable();
     let file = managed_file(index);
     // Only a fence that has outsiders wait lets files into state Behind.
-    let late = late && durable.board.header().write_behind.word.load(Ordering::SeqCst) == 0;
+    let late = late && !durable.board.header().write_behind.is_on();
     if let Some(file) = &file {
         if late {
             model(|model| model.set_conflict(index, true));
@@ -152,7 +151,7 @@ pub(super) fn drain(name: Name) {
 pub(super) fn spill(segments_max: u32) {
     let durable = durable();
     durable.spill(segments_max, Order::Any);
-    durable.board.header().log_goes_on.word.store(u32::from(segments_max < 4), Ordering::SeqCst);
+    durable.board.header().log_goes_on.set(segments_max < 4);
 }
 
 /// The keeper has the kernel know that a file was written.

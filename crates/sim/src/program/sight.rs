@@ -1,7 +1,5 @@
 //! What programs see in files, held to what was written to them.
 
-use std::sync::atomic::Ordering;
-
 use holdfast_board::{PAGE_BYTES, pieces};
 use holdfast_cache::behind::fetch;
 
@@ -20,7 +18,7 @@ pub(super) fn visible(index: FileIndex) -> Vec<u8> {
         return bytes;
     };
     let board = client.board();
-    let size = board.row(seen.file.slot).size_hint.load(Ordering::SeqCst);
+    let size = board.row(seen.file.slot).end();
     bytes.resize(size as usize, 0);
     for (page, lo, hi) in pieces(0, size) {
         let Some(row) = board.pages().find(seen.file.slot, page) else { continue };
@@ -53,8 +51,8 @@ pub(super) fn look_at(name: Name, index: Option<FileIndex>, seen: impl Fn(FileIn
     let Some(seen) = client.find(key.0, key.1) else { return };
     for (part, at) in contents.chunks(PAGE_BYTES as usize).zip((0..).step_by(PAGE_BYTES as usize)) {
         let mut found = vec![0xee; part.len()];
-        if client.glance(seen.file, at, &mut found).is_some() && found != part {
-            return tell(part, &found, &format!(" in a glance at {at}"));
+        if client.read_optimistically(seen.file, at, &mut found).is_some() && found != part {
+            return tell(part, &found, &format!(" in an optimistic read at {at}"));
         }
     }
 }

@@ -15,16 +15,16 @@ use holdfast_disk::locked;
 /// are used again.
 pub(crate) type File = (u64, u64, i128);
 
-/// When a file with that inode number was made, and who writes it natively.
+/// When a file with that inode number was made, and who writes it without the log.
 type Clients = Vec<(i128, u32)>;
 
-/// Clients that write a file natively, by file.
+/// Clients that write a file without the log, by file.
 #[derive(Default)]
-pub(crate) struct Natives {
+pub(crate) struct UnmanagedClients {
     by_file: Mutex<HashMap<(u64, u64), Clients>>,
 }
 
-impl Natives {
+impl UnmanagedClients {
     /// From now on `client` writes the file where we do not see it.
     pub(crate) fn note(&self, (dev, ino, born): File, client: u32) {
         let mut files = locked(&self.by_file);
@@ -62,15 +62,15 @@ mod tests {
 
     #[test]
     fn a_native_writer_is_known_until_it_ends_and_only_of_its_file() {
-        let natives = Natives::default();
-        natives.note((1, 7, 100), 3);
-        natives.note((1, 7, 100), 3);
-        natives.note((1, 7, 100), 4);
-        assert_eq!(natives.of((1, 7, 100)), [3, 4]);
-        assert!(natives.of((1, 7, 200)).is_empty(), "the number is another file's");
-        natives.forget_client(3);
-        assert_eq!(natives.of((1, 7, 100)), [4]);
-        natives.forget_file(1, 7);
-        assert!(natives.of((1, 7, 100)).is_empty());
+        let unmanaged = UnmanagedClients::default();
+        unmanaged.note((1, 7, 100), 3);
+        unmanaged.note((1, 7, 100), 3);
+        unmanaged.note((1, 7, 100), 4);
+        assert_eq!(unmanaged.of((1, 7, 100)), [3, 4]);
+        assert!(unmanaged.of((1, 7, 200)).is_empty(), "the number is another file's");
+        unmanaged.forget_client(3);
+        assert_eq!(unmanaged.of((1, 7, 100)), [4]);
+        unmanaged.forget_file(1, 7);
+        assert!(unmanaged.of((1, 7, 100)).is_empty());
     }
 }
