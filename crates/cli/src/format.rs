@@ -10,10 +10,10 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat};
 
 use crate::args::FormatArgs;
 use crate::locate::{self, FileSystem};
-use crate::progress::Progress;
 use crate::report;
 use crate::sizes::human_bytes;
 use crate::words::name_of;
+use holdfast_look::progress::Progress;
 
 /// Size of a pool file when none is given.
 pub const POOL_BYTES_DEFAULT: u64 = 256 << 20;

@@ -22,7 +22,6 @@ mod notify;
 mod options;
 mod preload;
 mod program;
-mod progress;
 mod recover;
 mod run;
 mod serve;

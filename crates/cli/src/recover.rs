@@ -9,10 +9,10 @@ use holdfast_recovery::{FileOutcome, RecoverOptions, Report};
 
 use crate::args::RecoverArgs;
 use crate::named::must_be_a_pool;
-use crate::progress::Progress;
 use crate::report::Made;
 use crate::words::{name_of, quoted, shown};
 use crate::{locate, report, user};
+use holdfast_look::progress::Progress;
 
 /// The `recover` subcommand.
 pub fn run(args: &RecoverArgs) -> anyhow::Result<u8> {

@@ -6,6 +6,7 @@
 pub mod files;
 pub mod keepers;
 pub mod metrics;
+pub mod progress;
 pub mod report;
 pub mod sizes;
 pub mod status;

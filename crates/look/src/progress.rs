@@ -16,6 +16,12 @@ pub struct Progress {
     bar: Option<ProgressBar>,
 }
 
+impl Default for Progress {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Progress {
     /// Starts the clock; draws nothing yet.
     pub fn new() -> Self {
