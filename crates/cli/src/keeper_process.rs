@@ -9,14 +9,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use anyhow::Context;
 use holdfast_keeper::KeeperError;
 use holdfast_keeper::audience::{Audience, Level, Stage};
 use holdfast_keeper::config::KeeperConfig;
+use holdfast_look::progress::Spinner;
 use holdfast_recovery::{PoolError, Report};
-use indicatif::ProgressBar;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
 
@@ -188,20 +187,13 @@ pub fn start(config: &KeeperConfig) -> anyhow::Result<Started> {
 /// Reads the keeper's one line; a spinner turns while a recovery makes it late.
 fn read_line(output: ChildStdout, pool: &Path) -> anyhow::Result<Option<Readiness>> {
     const QUIET: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
-    const TICK: Duration = Duration::from_millis(100);
     let mut waiting = [PollFd::new(&output, PollFlags::IN)];
     // An interrupted poll only shows the spinner early.
     let late = matches!(poll(&mut waiting, Some(&QUIET)), Ok(0));
-    let spinner = late.then(|| {
-        let spinner = ProgressBar::new_spinner().with_message(format!("recovering pool {}", name_of(pool)));
-        spinner.enable_steady_tick(TICK);
-        spinner
-    });
+    let spinner = late.then(|| Spinner::new(format!("recovering pool {}", name_of(pool))));
     let mut line = String::new();
     let read = BufReader::new(output).read_line(&mut line).context("cannot hear the keeper");
-    if let Some(spinner) = spinner {
-        spinner.finish_and_clear();
-    }
+    drop(spinner);
     if read? == 0 {
         return Ok(None);
     }

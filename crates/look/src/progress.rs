@@ -8,6 +8,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 /// Work shorter than this draws nothing.
 const QUIET: Duration = Duration::from_millis(500);
+/// Between turns of a spinner.
+const TICK: Duration = Duration::from_millis(100);
 
 /// A bar in bytes that appears late.
 pub struct Progress {
@@ -51,5 +53,23 @@ impl Progress {
         if let Some(bar) = self.bar {
             bar.finish_and_clear();
         }
+    }
+}
+
+/// A spinner, for work of which nobody knows how long it takes; gone when it is dropped.
+pub struct Spinner(ProgressBar);
+
+impl Spinner {
+    /// One that turns at once.
+    pub fn new(message: String) -> Self {
+        let spinner = ProgressBar::new_spinner().with_message(message);
+        spinner.enable_steady_tick(TICK);
+        Self(spinner)
+    }
+}
+
+impl Drop for Spinner {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
     }
 }
