@@ -370,7 +370,7 @@ threads = [threading.Thread(target=look) for _ in range(16)]
 [thread.join() for thread in threads]
 print(dict(told))
 ";
-    for limit in [60, 120] {
+    for limit in [64, 120] {
         let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
         let summary = tempfile::NamedTempFile::new().expect("temporary file");
         let script = format!("ulimit -n {limit}; exec \"$@\"");

@@ -269,7 +269,7 @@ fn the_state_of_a_file_is_matched_in_five_places() {
     found.retain(|path| !path.contains("tests"));
     found.sort();
     let expected = [
-        "board/src/files.rs",
+        "board/src/states.rs",
         "board/src/ways.rs",
         "cache/src/design.rs",
         "durable/src/upkeep.rs",
