@@ -195,7 +195,10 @@ impl<'a> Storm<'a> {
         // few cuts may find nothing in the log, and on btrfs no cut does.
         let programs = ["dpkg", "editor", "git", "leveldb", "maildir", "rsync"];
         let names = programs.iter().any(|program| name.contains(program));
-        let syncs_itself = names && (name.ends_with("Btrfs") || self.tally.count("rounds") < ROUNDS_PROVE);
+        let (few, btrfs) = (self.tally.count("rounds") < ROUNDS_PROVE, name.ends_with("Btrfs"));
+        // RocksDB makes, renames and removes files in the seconds that it lives here: on btrfs one
+        // cut in some fifteen finds records.
+        let syncs_itself = names && (btrfs || few) || name.contains("rocksdb") && btrfs && few;
         assert!(
             self.guard == Guard::Native || syncs_itself || self.tally.count("records recovered") > 0,
             "{name}: nothing was recovered"
