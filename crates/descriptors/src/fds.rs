@@ -579,4 +579,40 @@ mod tests {
         assert!(!description.remembers_cursor());
         retire(902);
     }
+
+    #[test]
+    fn who_changes_a_number_of_which_nothing_is_known_waits_for_those_who_are_given_one() {
+        const FD: c_int = 903;
+        let (index, description) = descriptions::allocate(0, holdfast_cache::Origin::Opened).unwrap();
+        let choice = holds::take(holds::CHOICE).unwrap();
+        std::thread::scope(|scope| {
+            let changer = scope.spawn(|| Change::begin(FD).unwrap().is_due());
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            assert!(!changer.is_finished());
+            // The kernel's choice was this number.
+            assert!(describe(FD, index, description));
+            choice.end();
+            assert!(!changer.join().unwrap(), "its word would cover the newer one");
+        });
+        assert_eq!(stands_for(FD), Some(core::ptr::from_ref(description)));
+        retire(FD);
+    }
+
+    #[test]
+    fn no_cursor_is_remembered_while_a_duplicate_has_no_word() {
+        const FD: c_int = 904;
+        let write_only = holdfast_session::WRITE_ONLY;
+        let (index, description) =
+            descriptions::allocate(write_only, holdfast_cache::Origin::Opened).unwrap();
+        assert!(describe(FD, index, description));
+        description.locked(|| description.set_cursor(Some(5)));
+        let made = copying(FD, || {
+            assert_eq!(description.cursor(), None);
+            905
+        });
+        assert_eq!(made, 905);
+        assert_eq!(stands_for(905), Some(core::ptr::from_ref(description)));
+        retire(FD);
+        retire(905);
+    }
 }

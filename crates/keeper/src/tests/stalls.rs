@@ -252,3 +252,32 @@ fn a_lane_goes_on_elsewhere_when_its_end_is_nobodys() {
     }
     assert!(found >= 2 * stores.len(), "{found}");
 }
+
+/// A store had a segment's row name a slot that there is none of, which ended the keeper.
+#[test]
+fn a_segments_row_may_name_any_slot() {
+    let bench = bench("stray-segment");
+    bench.write(0, &[1; 4096]);
+    let board = &bench.durable.board;
+    for row in board.segments() {
+        row.note(holdfast_pool::Slot::new(0x4000_0000), board.next_seq());
+        row.set_state(holdfast_board::SegmentState::Sealed);
+    }
+    board.free_dead_segments();
+    let kept = board.segments().iter().filter(|row| row.state() == holdfast_board::SegmentState::Sealed);
+    assert_eq!(kept.count(), board.segments().len());
+}
+
+/// Who looks at the table finds such a file, and has it fail for good.
+#[test]
+fn a_file_without_a_state_fails() {
+    let bench = in_through("stray-state");
+    let row = bench.durable.board.row(bench.place.slot);
+    assert!(!bench.durable.mend_table());
+    for word in [0, FileState::Through as u32 ^ 1, u32::MAX] {
+        row.scribble_state(word);
+        assert!(row.has_no_state() && bench.durable.mend_table(), "{word:x}");
+        assert!(!row.has_no_state() && row.state().is_failed(), "{word:x}");
+        assert!(!bench.durable.mend_table());
+    }
+}
