@@ -12,7 +12,7 @@ use crate::sync::{Ordering, wait, wake};
 
 impl Board {
     /// Up to which seq the records of a slot are dead; those of one that is free or void all are,
-    /// and none of one that does not exist, which only a stray store can have named.
+    /// and none of one that does not exist, which only a stray store can have named (invariant 3).
     pub fn expired_seq(&self, slot: Slot) -> Seq {
         let Some(row) = self.files().get(slot.index()) else { return Seq::ZERO };
         let state = row.state();

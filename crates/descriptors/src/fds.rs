@@ -101,7 +101,7 @@ fn meaning(word: u64) -> Row {
 /// What `fd` stands for. Who holds a number is not told of a change that waits for its end: it
 /// would take the description for one of which nothing is known, and write at its cursor while
 /// another thread follows that, whose record would then stand for a place where the kernel did not
-/// write.
+/// write (invariant 1).
 #[inline]
 pub fn look(fd: c_int) -> Row {
     let Some(row) = row(fd) else { return Row::Unknown };
