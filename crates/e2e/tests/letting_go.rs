@@ -200,6 +200,27 @@ fn a_file_system_is_unmounted_while_a_program_lives_that_wrote_to_it() {
     }
 }
 
+/// Without anybody who unmounts, what is written stays pending for a minute here.
+#[test]
+fn what_is_pending_is_brought_to_the_disk_for_who_unmounts() {
+    need::root();
+    for kind in KINDS {
+        let (disk, pool) = (Disk::new(kind), Pool::new());
+        let writer = Writer::start(&pool, &["--age-max=60s"], &disk);
+        for round in 0..3 {
+            writer.ready();
+            let begun = Instant::now();
+            while !Cmd::new("umount").arg(&disk.root).output().status.success() {
+                assert!(begun.elapsed() < Duration::from_secs(20), "{kind:?}, round {round}: busy");
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            disk.mount();
+            must_hold(&disk, round);
+            writer.go_on(round);
+        }
+    }
+}
+
 #[test]
 fn a_file_system_can_be_unmounted_after_a_drain() {
     let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());

@@ -107,6 +107,10 @@ impl Expirer<'_> {
             if keeper.drain_wanted.load(Ordering::SeqCst) > locked(&keeper.drain_done).0 {
                 return Round::All;
             }
+            if keeper.let_go_wanted.swap(false, Ordering::SeqCst) {
+                keeper.durable.let_go_unused();
+                continue;
+            }
             if keeper.durable.has_many_removed() {
                 keeper.durable.release_removed();
                 continue;

@@ -1,15 +1,19 @@
-//! Notices that somebody starts the program `umount`, and lets go of files of which nothing is
-//! pending.
+//! Notices that somebody starts the program `umount`, lets go of files of which nothing is pending,
+//! and has the expirer bring what is pending of files that no program has open to the disk.
 //!
 //! A notice, not a permission: everybody on the machine uses that program, and nobody may have to
-//! wait for a keeper, which may stand still. So it is a race, which the keeper wins: the program
-//! has to be loaded before it unmounts anything. Must bring nothing to the disk, since the file
-//! system may be another one, and is unmounted all the time on some machines.
+//! wait for a keeper, which may stand still. So it is a race. Where nothing is pending the keeper
+//! wins it, since the program has to be loaded before it unmounts anything; else the program is
+//! told `EBUSY` for as long as the disk takes. The file system may be another one, and some
+//! machines unmount all the time: must bring things to the disk no more often than the default
+//! limit of their age does.
 
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 use rustix::fs::inotify::{self, CreateFlags, Reader, WatchFlags};
 
@@ -17,6 +21,8 @@ use crate::keeper::Keeper;
 
 /// The program that unmounts.
 const UNMOUNT: &str = "umount";
+/// So long after the last time nothing is brought to the disk for who unmounts.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// Watches until this process ends. Without it the keeper lets go of files a little later.
 pub(crate) fn watch(keeper: &Arc<Keeper>) {
@@ -28,12 +34,18 @@ pub(crate) fn watch(keeper: &Arc<Keeper>) {
 fn run(keeper: &Weak<Keeper>, notices: &OwnedFd) {
     let mut buffer = [MaybeUninit::<u8>::uninit(); 4096];
     let mut reader = Reader::new(notices, &mut buffer);
+    let mut brought: Option<Instant> = None;
     loop {
         // Which file system it is about, nobody tells.
         let heard = reader.next().is_ok();
         while heard && !reader.is_buffer_empty() && reader.next().is_ok() {}
         let Some(keeper) = keeper.upgrade().filter(|keeper| heard && !keeper.is_stopping()) else { return };
         keeper.durable.retire_unused();
+        if brought.is_none_or(|at| at.elapsed() >= PAUSE) {
+            brought = Some(Instant::now());
+            keeper.let_go_wanted.store(true, Ordering::SeqCst);
+            keeper.durable.ring_expirer();
+        }
     }
 }
 
