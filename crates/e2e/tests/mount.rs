@@ -57,6 +57,40 @@ fn a_write_of_another_user_takes_rights_away_at_once() {
     assert_eq!(mode.trim(), "777");
 }
 
+/// Root's server made a file and then gave it to the caller by its name. Who moves names beneath the
+/// mount was given root's own file within a second, or the setuid bit on it, or could read it.
+#[test]
+fn nobody_gets_what_is_roots_by_a_name_that_leads_elsewhere() {
+    need::root();
+    let (disk, pool) = (disk(Kind::Ext4), Pool::new());
+    let (below, point, programs) =
+        (directory(&disk, "below"), directory(&disk, "point"), disk::directory());
+    Cmd::new("chmod").arg("755").arg(programs.path()).arg(&below).ok();
+    let program = programs.path().join("swaps");
+    Cmd::new("cc").args(["-O2", "-Wall", "-Werror", "-o"]).arg(&program).arg(here("programs/swaps.c")).ok();
+    let users = below.join("users");
+    std::fs::create_dir(&users).expect("a directory");
+    Cmd::new("chown").arg("61001:61001").arg(&users).ok();
+    let mount = Mount::start(&pool, &["--at", text(&point)], &below, &point);
+    for (kind, mode) in [("given", "600"), ("setuid", "755"), ("opened", "600")] {
+        let roots = users.join("R");
+        std::fs::write(&roots, "SECRET\n").expect("a file of root's");
+        Cmd::new("chmod").arg(mode).arg(&roots).ok();
+        let user = ["--reuid=61001", "--regid=61001", "--clear-groups"];
+        let told = Cmd::new("setpriv")
+            .args(user)
+            .arg(&program)
+            .args([kind, text(&point.join("users")), text(&users), "4"])
+            .ok()
+            .stdout;
+        assert!(told.starts_with("not after "), "{kind}: {told}");
+        for name in ["R", "x"] {
+            drop(std::fs::remove_file(users.join(name)));
+        }
+    }
+    drop(mount.unmount());
+}
+
 #[test]
 fn programs_that_no_library_gets_into_are_absorbed() {
     let (disk, pool, home) = (disk(Kind::Ext4), Pool::new(), disk::directory());

@@ -10,6 +10,7 @@
 //! (`kept`, `once`), and the kernel sends again what was not answered (`shake`).
 
 mod attr;
+mod caller;
 mod data;
 mod directory;
 mod holder;

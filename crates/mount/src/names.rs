@@ -1,70 +1,29 @@
-//! Making and finding names. What a caller makes belongs to the caller, with the mode that the
-//! file system below would have given it: the kernel hands over its mask, and a default ACL of the
-//! directory takes its place.
+//! Making, moving and finding names. What a caller makes belongs to the caller, with the mode that
+//! the file system below would have given it: the kernel hands over its mask, and a default ACL of
+//! the directory takes its place.
 //!
-//! A file must never be on the disk with the caller's setuid or setgid bits while it is still ours.
+//! Must never change what a name leads to: beneath the mount it may lead elsewhere by then.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use fuser::{INodeNo, Request};
-use holdfast_canary::{Canary, on};
+use fuser::INodeNo;
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, RenameFlags, open, openat, renameat};
 use nix::sys::stat::{
-    FchmodatFlags, FileStat, Mode, SFlag, UtimensatFlags, fchmod, fchmodat, fstat, fstatat, mkdirat, mknodat,
+    FchmodatFlags, FileStat, Mode, SFlag, UtimensatFlags, fchmodat, fstat, fstatat, mkdirat, mknodat,
     utimensat,
 };
 use nix::sys::time::TimeSpec;
-use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, fchownat, getegid, geteuid, linkat, symlinkat, unlinkat};
+use nix::unistd::{Gid, Uid, UnlinkatFlags, fchownat, linkat, symlinkat, unlinkat};
 use rustix::fs::{StatxAttributes, StatxFlags};
 
+use crate::caller::Caller;
 use crate::nodes::{Node, Nodes, is};
 use crate::raw::{self, Result};
 
-/// The bits that give a program other rights than its caller's.
-const PRIVILEGES: u32 = 0o6000;
-/// What is read of a default ACL: whether there is one.
-const DEFAULT_ACL: &std::ffi::CStr = c"system.posix_acl_default";
 /// An inode that is looked at and not opened.
 const LOOK: OFlag = OFlag::O_PATH.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
-
-/// Who asks.
-#[derive(Clone, Copy)]
-pub struct Caller {
-    uid: Uid,
-    gid: Gid,
-    umask: u32,
-}
-
-impl Caller {
-    /// The caller of a request that makes something.
-    pub fn new(request: &Request, umask: u32) -> Self {
-        Self { uid: Uid::from_raw(request.uid()), gid: Gid::from_raw(request.gid()), umask }
-    }
-
-    fn is_us(self) -> bool {
-        self.uid == geteuid() && self.gid == getegid()
-    }
-
-    /// The mode of what is made below `parent`.
-    fn mode(self, parent: &Node, mode: u32) -> Mode {
-        let inherits = self.umask != 0 && raw::attribute(&raw::path_of(parent), DEFAULT_ACL, &mut []).is_ok();
-        let masked = if inherits { mode } else { mode & !self.umask };
-        Mode::from_bits_truncate(masked & 0o7777)
-    }
-
-    /// The owner and group to give to what was made below `parent`, if they are not ours already.
-    /// Only root can give files away; who is not root serves nobody else.
-    fn owner(self, parent: &Node) -> Result<Option<(Uid, Option<Gid>)>> {
-        if self.is_us() || !geteuid().is_root() || on(Canary::MountOwnerKept) {
-            return Ok(None);
-        }
-        // In such a directory the file system has set the group already.
-        let gives_group = fstat(parent)?.st_mode & Mode::S_ISGID.bits() == 0;
-        Ok(Some((self.uid, gives_group.then_some(self.gid))))
-    }
-}
 
 /// A name that the kernel asks for; counts a lookup.
 pub fn look_up(nodes: &Nodes, parent: &Node, name: &OsStr) -> Result<(INodeNo, FileStat)> {
@@ -83,8 +42,11 @@ fn is_mount_root(fd: &OwnedFd) -> bool {
     told.is_ok_and(|told| told.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
 }
 
-/// Makes a regular file and opens it, or opens the one that is there. A file that is there although
-/// it should not be is the one to make, if `may_be_made`.
+/// Makes a regular file and opens it. A file that is there although it should not be is the one to
+/// make, if `may_be_made`.
+///
+/// One that somebody else made meanwhile is not opened here, where nobody looks whether the caller
+/// may: `ESTALE` has the kernel look the name up and ask itself.
 pub fn create(
     parent: &Node,
     name: &OsStr,
@@ -94,39 +56,26 @@ pub fn create(
     may_be_made: bool,
 ) -> Result<OwnedFd> {
     let plain = flags & (OFlag::O_ACCMODE | OFlag::O_TRUNC) | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    loop {
-        let owner = caller.owner(parent)?;
-        let wanted = caller.mode(parent, mode);
-        let held = if owner.is_some() { wanted.bits() & PRIVILEGES } else { 0 };
-        let first = Mode::from_bits_truncate(wanted.bits() & !held);
-        let made = match openat(parent, name, plain | OFlag::O_CREAT | OFlag::O_EXCL, first) {
-            Err(Errno::EEXIST) if may_be_made => openat(parent, name, plain, Mode::empty()),
-            made => made,
-        };
-        match made {
-            Ok(fd) => {
-                let given = owner.map_or(Ok(()), |(uid, gid)| fchown(&fd, Some(uid), gid));
-                // The bits of an ACL that was inherited stay.
-                let privileged = |()| match held {
-                    0 => Ok(()),
-                    _ => fchmod(&fd, Mode::from_bits_truncate(fstat(&fd)?.st_mode & 0o7777 | held)),
-                };
-                if let Err(error) = given.and_then(privileged) {
-                    let _ = unlinkat(parent, name, UnlinkatFlags::NoRemoveDir);
-                    return Err(error);
-                }
-                return Ok(fd);
-            }
-            Err(Errno::EEXIST) if !flags.contains(OFlag::O_EXCL) => {
-                match openat(parent, name, plain, Mode::empty()) {
-                    // It went between the two.
-                    Err(Errno::ENOENT) => {}
-                    opened => return opened,
-                }
-            }
-            Err(error) => return Err(error),
-        }
+    let wanted = caller.mode(parent, mode);
+    let made = caller.act(|| openat(parent, name, plain | OFlag::O_CREAT | OFlag::O_EXCL, wanted));
+    match made {
+        Err(Errno::EEXIST) => match may_be_made.then(|| open_made(parent, name, plain, caller)) {
+            Some(Ok(fd)) => Ok(fd),
+            _ if flags.contains(OFlag::O_EXCL) => Err(Errno::EEXIST),
+            _ => Err(Errno::ESTALE),
+        },
+        made => made,
     }
+}
+
+/// Opens what a server before this one may have made for the caller.
+fn open_made(parent: &Node, name: &OsStr, flags: OFlag, caller: Caller) -> Result<OwnedFd> {
+    let found = openat(parent, name, LOOK, Mode::empty())?;
+    let stat = fstat(&found)?;
+    if !is(&stat, SFlag::S_IFREG) || !caller.owns(stat.st_uid) {
+        return Err(Errno::EEXIST);
+    }
+    open(&*raw::path_of(&found), flags & !OFlag::O_NOFOLLOW, Mode::empty())
 }
 
 /// Counts a lookup of a file that was made and opened.
@@ -148,42 +97,18 @@ pub enum Made<'a> {
 
 /// Makes a name. One that is there already is the one to make, if `may_be_made`.
 pub fn make(parent: &Node, name: &OsStr, made: &Made<'_>, caller: Caller, may_be_made: bool) -> Result<()> {
-    let owner = caller.owner(parent)?;
-    let mut held = 0;
-    let mut first = |mode: u32| {
-        let wanted = caller.mode(parent, mode).bits();
-        held = if owner.is_some() { wanted & PRIVILEGES } else { 0 };
-        Mode::from_bits_truncate(wanted & !held)
-    };
-    let done = match *made {
-        Made::Directory(mode) => mkdirat(parent, name, first(mode)),
+    let done = caller.act(|| match *made {
+        Made::Directory(mode) => mkdirat(parent, name, caller.mode(parent, mode)),
         Made::Node(mode, device) => {
             let kind = SFlag::from_bits_truncate(mode) & SFlag::S_IFMT;
-            mknodat(parent, name, kind, first(mode), u64::from(device))
+            mknodat(parent, name, kind, caller.mode(parent, mode), u64::from(device))
         }
         Made::Link(target) => symlinkat(target, parent, name),
-    };
+    });
     match done {
-        Err(Errno::EEXIST) if may_be_made => {}
-        done => done?,
+        Err(Errno::EEXIST) if may_be_made => Ok(()),
+        done => done,
     }
-    if let Some((uid, gid)) = owner {
-        let given = fchownat(parent, name, Some(uid), gid, AtFlags::AT_SYMLINK_NOFOLLOW);
-        let privileged = |()| if held == 0 { Ok(()) } else { add_mode(parent, name, held) };
-        if let Err(error) = given.and_then(privileged) {
-            let is_directory = matches!(made, Made::Directory(_));
-            let how = if is_directory { UnlinkatFlags::RemoveDir } else { UnlinkatFlags::NoRemoveDir };
-            let _ = unlinkat(parent, name, how);
-            return Err(error);
-        }
-    }
-    Ok(())
-}
-
-fn add_mode(parent: &Node, name: &OsStr, bits: u32) -> Result<()> {
-    let fd = openat(parent, name, LOOK, Mode::empty())?;
-    let mode = Mode::from_bits_truncate(fstat(&fd)?.st_mode & 0o7777 | bits);
-    set_mode(&fd, mode)
 }
 
 /// `chmod` of what an `O_PATH` descriptor is open on.
@@ -211,8 +136,14 @@ pub fn number(parent: &Node, name: &OsStr) -> Result<u64> {
 }
 
 /// Takes a name away. One that is not there is gone already, if `may_be_gone`.
-pub fn remove(parent: &Node, name: &OsStr, how: UnlinkatFlags, may_be_gone: bool) -> Result<()> {
-    match unlinkat(parent, name, how) {
+pub fn remove(
+    parent: &Node,
+    name: &OsStr,
+    how: UnlinkatFlags,
+    caller: Caller,
+    may_be_gone: bool,
+) -> Result<()> {
+    match caller.act(|| unlinkat(parent, name, how)) {
         Err(Errno::ENOENT) if may_be_gone => Ok(()),
         done => done,
     }
@@ -223,6 +154,7 @@ pub fn rename(
     (from, name): (&Node, &OsStr),
     (to, new_name): (&Node, &OsStr),
     flags: RenameFlags,
+    caller: Caller,
     before: Option<u64>,
 ) -> Result<()> {
     if let Some(before) = before {
@@ -232,13 +164,13 @@ pub fn rename(
             return Ok(());
         }
     }
-    match flags.is_empty() {
+    caller.act(|| match flags.is_empty() {
         true => renameat(from, name, to, new_name),
         false => {
             let (name, new_name) = (raw::c_name(name)?, raw::c_name(new_name)?);
             raw::rename(from.as_fd(), &name, to.as_fd(), &new_name, flags.bits())
         }
-    }
+    })
 }
 
 /// The writes of others than root take setuid and setgid bits away, as natively: the kernel leaves

@@ -19,7 +19,8 @@ use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, OFlag};
 use nix::unistd::{Gid, Uid, UnlinkatFlags, Whence};
 
-use crate::names::{self, Caller, Made};
+use crate::caller::Caller;
+use crate::names::{self, Made};
 use crate::raw::{self, descriptor};
 use crate::tree::{Change, GENERATION, Server, answer, empty, offset, told};
 use crate::{attr, data, directory, xattr};
@@ -170,10 +171,11 @@ impl Filesystem for Server {
         reply: ReplyEmpty,
     ) {
         let flags = nix::fcntl::RenameFlags::from_bits_retain(flags.bits());
+        let caller = Caller::new(request, 0);
         let done = self.two(parent, new_parent).and_then(|(from, to)| {
             let moved = || names::number(&from, name).unwrap_or(0);
             self.once.act(request, moved, |before| {
-                names::rename((&from, name), (&to, new_name), flags, before.value())
+                names::rename((&from, name), (&to, new_name), flags, caller, before.value())
             })
         });
         empty(done, reply);

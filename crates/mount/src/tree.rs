@@ -17,7 +17,8 @@ use nix::sys::stat::{FileStat, Mode, fstat};
 use nix::unistd::{Gid, Uid, UnlinkatFlags};
 
 use crate::kept::{Kept, Row};
-use crate::names::{Caller, Made};
+use crate::caller::Caller;
+use crate::names::Made;
 use crate::nodes::{Node, Nodes};
 use crate::once::Once;
 use crate::prune::Prune;
@@ -222,8 +223,13 @@ impl Server {
         how: UnlinkatFlags,
         reply: ReplyEmpty,
     ) {
+        let caller = Caller::new(request, 0);
         let done = self.nodes.get(parent).and_then(|parent| {
-            self.once.act(request, || 0, |before| names::remove(&parent, name, how, before.value().is_some()))
+            self.once.act(
+                request,
+                || 0,
+                |before| names::remove(&parent, name, how, caller, before.value().is_some()),
+            )
         });
         empty(done, reply);
     }

@@ -1,0 +1,127 @@
+//! Who asks for a name to be made, moved or taken away, and what is done with the caller's identity
+//! and not with ours.
+//!
+//! Beneath the mount another process may move names between any two calls, so nothing may be given
+//! to the caller by its name afterwards: it would be whatever has that name by then. The file
+//! system below makes what is made the caller's own, in one call, and looks itself whether the
+//! caller may take a name out of a sticky directory.
+//!
+//! Nothing but the identity that files are looked at with may change, on this thread and for this
+//! call alone.
+
+use fuser::Request;
+use holdfast_canary::{Canary, on};
+use nix::errno::Errno;
+use nix::sys::stat::Mode;
+use nix::unistd::{Gid, Uid, getegid, geteuid};
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+
+use crate::nodes::Node;
+use crate::raw::{self, Result};
+
+/// What is read of a default ACL: whether there is one.
+const DEFAULT_ACL: &std::ffi::CStr = c"system.posix_acl_default";
+
+/// Who asks.
+#[derive(Clone, Copy)]
+pub struct Caller {
+    uid: Uid,
+    gid: Gid,
+    umask: u32,
+}
+
+impl Caller {
+    /// The caller of a request that changes names; its mask, if the request makes something.
+    pub fn new(request: &Request, umask: u32) -> Self {
+        Self { uid: Uid::from_raw(request.uid()), gid: Gid::from_raw(request.gid()), umask }
+    }
+
+    /// Whether a file is the caller's.
+    pub fn owns(self, uid: u32) -> bool {
+        self.uid.as_raw() == uid
+    }
+
+    /// The mode of what is made below `parent`.
+    pub fn mode(self, parent: &Node, mode: u32) -> Mode {
+        let inherits = self.umask != 0 && raw::attribute(&raw::path_of(parent), DEFAULT_ACL, &mut []).is_ok();
+        let masked = if inherits { mode } else { mode & !self.umask };
+        Mode::from_bits_truncate(masked & 0o7777)
+    }
+
+    /// Makes a call as the caller. That it may be made the kernel has looked at above the mount, of
+    /// which it knows the caller's groups: here it is not asked again, but who owns what counts.
+    pub fn act<T>(self, call: impl FnOnce() -> Result<T>) -> Result<T> {
+        let is_us = self.uid == geteuid() && self.gid == getegid();
+        // Only root can be somebody else; who is not root serves nobody else.
+        if is_us || !geteuid().is_root() || on(Canary::MountOwnerKept) {
+            return call();
+        }
+        let _acting = Acting::begin(self)?;
+        call()
+    }
+}
+
+/// This thread is somebody else to file systems until it is dropped.
+struct Acting {
+    group_before: u32,
+}
+
+impl Acting {
+    fn begin(caller: Caller) -> Result<Self> {
+        let ours = capabilities(None).map_err(errno)?;
+        // The group first: who is not root may not change it.
+        let acting = Self { group_before: raw::set_files_group(caller.gid.as_raw()) };
+        raw::set_files_user(caller.uid.as_raw());
+        // These two calls tell of no failure: what they left is what the next one of them returns.
+        let (uid, gid) = (raw::set_files_user(raw::NOBODY), raw::set_files_group(raw::NOBODY));
+        if (uid, gid) != (caller.uid.as_raw(), caller.gid.as_raw()) {
+            return Err(Errno::EPERM);
+        }
+        // Root's rights went with root's identity. All of them come back but the one to do what
+        // only a file's owner may.
+        let effective = ours.effective.difference(CapabilitySet::FOWNER);
+        set_capabilities(None, rustix::thread::CapabilitySets { effective, ..ours }).map_err(errno)?;
+        Ok(acting)
+    }
+}
+
+impl Drop for Acting {
+    fn drop(&mut self) {
+        // Who is root still, as this process is, may always do that; the rights come with it.
+        raw::set_files_user(geteuid().as_raw());
+        raw::set_files_group(self.group_before);
+    }
+}
+
+fn errno(error: rustix::io::Errno) -> Errno {
+    Errno::from_raw(error.raw_os_error())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::MetadataExt;
+
+    fn effective() -> CapabilitySet {
+        capabilities(None).unwrap().effective
+    }
+
+    #[test]
+    fn what_a_caller_makes_is_its_own_and_the_thread_is_root_again() {
+        assert!(geteuid().is_root(), "run as root: this is about what root does for others");
+        let directory = tempfile::tempdir().unwrap();
+        let (path, before) = (directory.path().join("made"), effective());
+        let caller = Caller { uid: Uid::from_raw(61_001), gid: Gid::from_raw(61_002), umask: 0 };
+        let made = caller.act(|| {
+            assert!(!effective().contains(CapabilitySet::FOWNER));
+            assert!(effective().contains(CapabilitySet::DAC_OVERRIDE));
+            std::fs::write(&path, b"").map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(0)))
+        });
+        assert_eq!(made, Ok(()));
+        let meta = std::fs::metadata(&path).unwrap();
+        assert_eq!((meta.uid(), meta.gid()), (61_001, 61_002));
+        assert_eq!(effective(), before);
+        std::fs::write(directory.path().join("ours"), b"").unwrap();
+        assert_eq!(std::fs::metadata(directory.path().join("ours")).unwrap().uid(), 0);
+    }
+}
