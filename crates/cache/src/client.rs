@@ -304,6 +304,13 @@ impl<N: Nvm> Client<N> {
         self.ask(Request::Room { own }) == Ok(Answer::Room(true))
     }
 
+    /// Has the keeper let go of all files that no program has open for writing, with what is
+    /// pending of them on the disk. Not with a lock held.
+    pub fn let_go_unused(&self) {
+        // Without a keeper nobody holds them.
+        let _ = self.ask(Request::LetGo);
+    }
+
     /// Brings a file to the disk and expires it: afterwards the log holds nothing of what was done
     /// before. `held` says that the caller keeps the file's writers out.
     pub(crate) fn settle(&self, file: FileRef, held: bool) -> Result<(), Refusal> {

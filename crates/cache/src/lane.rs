@@ -4,6 +4,8 @@
 mod fit;
 mod room;
 
+pub use room::THROTTLE_MAX;
+
 use crate::stop::NoRoom;
 use crate::stop::Stop;
 use holdfast_pool::{Segment, Seq};

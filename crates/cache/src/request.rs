@@ -51,6 +51,9 @@ pub enum Request {
         /// The asker has just removed a large file; else it found no space on a disk.
         own: bool,
     },
+    /// A file system that the asker unmounts is busy: bring what is pending of files that no
+    /// program has open for writing to the disk, and let go of them.
+    LetGo,
     /// Sync a file or directory which is at the path: a name of it was changed.
     LogAgain {
         /// Which one it must be.
@@ -227,6 +230,7 @@ mod kind {
     pub(super) const LOG_AGAIN: u32 = 18;
     pub(super) const FOLLOW: u32 = 19;
     pub(super) const LEFT: u32 = 20;
+    pub(super) const LET_GO: u32 = 21;
 }
 
 impl Request {
@@ -254,6 +258,7 @@ impl Request {
             },
             Self::Moved => (kind::MOVED, [0; 4]),
             Self::Room { own } => (kind::ROOM, [u64::from(own), 0, 0, 0]),
+            Self::LetGo => (kind::LET_GO, [0; 4]),
             Self::LogAgain { inode, dirfd } => {
                 (kind::LOG_AGAIN, [inode.device, inode.ino, from_fd(dirfd), 0])
             }
@@ -290,6 +295,7 @@ impl Request {
             }
             kind::MOVED => Self::Moved,
             kind::ROOM => Self::Room { own: to_bool(first)? },
+            kind::LET_GO => Self::LetGo,
             kind::LOG_AGAIN => {
                 Self::LogAgain { inode: Inode { device: first, ino: second }, dirfd: to_fd(third)? }
             }

@@ -34,7 +34,7 @@ fn of_file() -> Vec<FileRequest> {
 }
 
 fn requests() -> Vec<Request> {
-    let mut all = vec![Request::Moved];
+    let mut all = vec![Request::Moved, Request::LetGo];
     all.extend(files().flat_map(|file| of_file().into_iter().map(move |asked| Request::File(file, asked))));
     for fd in [-100, -1, 0, 7, i32::MAX, i32::MIN] {
         for sole in [None, Some(false), Some(true)] {

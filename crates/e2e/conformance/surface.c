@@ -7,6 +7,7 @@
 #include <sys/acct.h>
 #include <sys/fanotify.h>
 #include <sys/inotify.h>
+#include <sys/mount.h>
 #include <sys/socket.h>
 #include <sys/swap.h>
 #define THEME "surface"
@@ -312,6 +313,23 @@ CHECK(files_that_the_kernel_is_given, 2) {
     T(write(fd, "x", 1));
     T(mkfifoat(AT_FDCWD, "fifo", 0600));
     T(mkfifoat(AT_FDCWD, "fifo", 0600));
+    state(fd);
+}
+CHECK(what_is_unmounted, 2) {
+    int fd = make("a", 100, 1);
+    T(umount2("a", 0));
+    T(umount("missing"));
+    T(umount2((char *)8, MNT_DETACH));
+    T(mkdir("under", 0700));
+    /* Without privileges it is no mount, and not busy. */
+    T(mount("under", "under", NULL, MS_BIND, NULL));
+    int busy = T(open("under/b", O_RDWR | O_CREAT, 0600));
+    T(write(busy, "x", 1));
+    T(fsync(busy));
+    T(umount("under"));
+    T(close(busy));
+    T(umount2("under", 0));
+    T(umount2("under", 0));
     state(fd);
 }
 CHECK(a_program_by_descriptor, 2) {

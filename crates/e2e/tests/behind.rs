@@ -149,6 +149,88 @@ for number in range(60):
     os.write(1, b'%d\\n' % number)
 ";
 
+/// What the kernel is asked of a file that depends on its newest bytes without reading them: where
+/// a lock relative to its end lies, whether it has blocks at all, what a loop device over it has.
+const ABOUT_NEWEST: &str = r"
+import fcntl, os, struct, subprocess, sys
+root = sys.argv[1]
+
+def lock(fd, command, kind, whence, start, length):
+    said = fcntl.fcntl(fd, command, struct.pack('hhqqi4x', kind, whence, start, length, 0))
+    return struct.unpack('hhqqi4x', said)
+
+def locked(path):
+    # Seen by another process.
+    out, into = os.pipe()
+    if os.fork() == 0:
+        found = lock(os.open(path, os.O_RDWR), fcntl.F_GETLK, fcntl.F_WRLCK, 0, 0, 0)
+        os.write(into, ('%d %d' % (found[2], found[3])).encode())
+        os._exit(0)
+    os.wait()
+    return os.read(out, 100).decode()
+
+path = root + '/locks'
+fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+for command in [fcntl.F_SETLK, fcntl.F_SETLKW, 37, 38]:
+    for number in range(300):
+        os.write(fd, b'x' * 100)
+        os.fsync(fd)
+    lock(fd, command, fcntl.F_WRLCK, os.SEEK_END, -10, 5)
+    print('lock', command, locked(path))
+    lock(fd, command, fcntl.F_UNLCK, os.SEEK_SET, 0, 0)
+
+path = root + '/blocks'
+fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+for number in range(100):
+    os.write(fd, b'DATA' * 1000)
+    os.fsync(fd)
+print('blocks', os.fstat(fd).st_blocks > 0, os.fstat(fd).st_blocks <= 784)
+subprocess.run(['tar', '-cSf', root + '/archive', '-C', root, 'blocks'], check=True)
+restored = subprocess.run(['tar', '-xOf', root + '/archive'], check=True, stdout=subprocess.PIPE).stdout
+print('restored', restored == b'DATA' * 100_000)
+
+path = root + '/image'
+fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+os.ftruncate(fd, 1 << 20)
+for number in range(256):
+    os.pwrite(fd, bytes([number]) * 4096, number * 4096)
+    os.fsync(fd)
+device = subprocess.run(['losetup', '-f', '--show', path], check=True, stdout=subprocess.PIPE).stdout.strip()
+over = os.open(device, os.O_RDWR)
+print('device', all(os.pread(over, 1, number * 4096) == bytes([number]) for number in range(256)))
+os.pwrite(over, b'L' * 4096, 8192)
+os.fsync(over)
+os.pwrite(fd, b'P' * 4096, 12288)
+os.fsync(fd)
+os.close(over)
+subprocess.run(['losetup', '-d', device], check=True)
+print('both', os.pread(fd, 1, 8192), os.pread(fd, 1, 12288))
+os.close(fd)
+";
+
+#[test]
+fn the_kernel_is_asked_about_the_newest_bytes() {
+    need::root();
+    let expected = [
+        "lock 6 29990 5",
+        "lock 7 59990 5",
+        "lock 37 89990 5",
+        "lock 38 119990 5",
+        "blocks True True",
+        "restored True",
+        "device True",
+        "both b'L' b'P'",
+    ];
+    for kind in [Kind::Ext4, Kind::Xfs] {
+        let (disk, pool) = (Disk::new(kind), Pool::new());
+        let run = pool.run(&BEHIND).args(["--", "python3", "-c", ABOUT_NEWEST]);
+        let said = run.arg(&disk.root).ok().stdout;
+        assert_eq!(said.lines().collect::<Vec<_>>(), expected, "{kind:?}");
+        let image = std::fs::read(disk.root.join("image")).expect("the image");
+        assert_eq!((image[8192], image[12288]), (b'L', b'P'), "{kind:?}");
+    }
+}
+
 #[test]
 fn an_outsider_never_reads_old_bytes() {
     need::root();

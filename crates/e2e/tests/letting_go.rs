@@ -221,6 +221,30 @@ fn what_is_pending_is_brought_to_the_disk_for_who_unmounts() {
     }
 }
 
+/// A script that mounts, writes and unmounts, all of it under Holdfast: the first try does it, as
+/// natively.
+#[test]
+fn a_program_under_holdfast_unmounts_what_it_has_just_written_to() {
+    need::root();
+    const SCRIPT: &str = "
+        set -e
+        for round in 1 2 3; do
+            dd if=/dev/urandom of=$0/made-$round bs=64k count=20 oflag=dsync status=none
+            md5sum <$0/made-$round >$1/sum
+            umount $0
+            mount $2 $0
+            md5sum <$0/made-$round | cmp - $1/sum
+        done";
+    for kind in KINDS {
+        let (disk, pool) = (Disk::new(kind), Pool::new());
+        let aside = holdfast_e2e::disk::directory();
+        let device =
+            holdfast_e2e::cmd::Cmd::new("findmnt").args(["-no", "SOURCE"]).arg(&disk.root).ok().stdout;
+        let run = pool.run(&["--age-max=60s"]).dir("/");
+        run.args(["--", "sh", "-c", SCRIPT, text(&disk.root), text(aside.path()), device.trim()]).ok();
+    }
+}
+
 #[test]
 fn a_file_system_can_be_unmounted_after_a_drain() {
     let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());

@@ -57,14 +57,13 @@ fn a_write_of_another_user_takes_rights_away_at_once() {
     assert_eq!(mode.trim(), "777");
 }
 
-/// Root's server made a file and then gave it to the caller by its name. Who moves names beneath the
-/// mount was given root's own file within a second, or the setuid bit on it, or could read it.
+/// Root's server made a file and then gave it to the caller by its name. Who moves names beneath
+/// the mount was given root's own file within a second, or the setuid bit on it, or could read it.
 #[test]
 fn nobody_gets_what_is_roots_by_a_name_that_leads_elsewhere() {
     need::root();
     let (disk, pool) = (disk(Kind::Ext4), Pool::new());
-    let (below, point, programs) =
-        (directory(&disk, "below"), directory(&disk, "point"), disk::directory());
+    let (below, point, programs) = (directory(&disk, "below"), directory(&disk, "point"), disk::directory());
     Cmd::new("chmod").arg("755").arg(programs.path()).arg(&below).ok();
     let program = programs.path().join("swaps");
     Cmd::new("cc").args(["-O2", "-Wall", "-Werror", "-o"]).arg(&program).arg(here("programs/swaps.c")).ok();

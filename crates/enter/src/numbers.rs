@@ -35,6 +35,7 @@ pub const GO_CALLS: &[c_long] = &[
     libc::SYS_open_by_handle_at,
     libc::SYS_acct,
     libc::SYS_swapon,
+    libc::SYS_umount2,
     libc::SYS_inotify_add_watch,
     libc::SYS_fanotify_mark,
     463,

@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use holdfast_board::{SegmentState, monotonic_ns};
+use holdfast_cache::THROTTLE_MAX;
 use holdfast_canary::{Canary, on};
 
 use crate::ages::{Dirty, Due};
@@ -106,10 +107,6 @@ impl Expirer<'_> {
             }
             if keeper.drain_wanted.load(Ordering::SeqCst) > locked(&keeper.drain_done).0 {
                 return Round::All;
-            }
-            if keeper.let_go_wanted.swap(false, Ordering::SeqCst) {
-                keeper.durable.let_go_unused();
-                continue;
             }
             if keeper.durable.has_many_removed() {
                 keeper.durable.release_removed();
@@ -343,7 +340,7 @@ impl Expirer<'_> {
         let low = u64::from(self.keeper.durable.superblock.layout.segment_count) / THROTTLE_FREE_FRACTION;
         let ns = if free >= low { 0 } else { self.segment_ns * (low - free) / low.max(1) };
         let word = &self.keeper.durable.board.header().throttle_ns;
-        word.set(ns.min(50_000_000));
+        word.set(ns.min(THROTTLE_MAX.as_nanos() as u64));
     }
 }
 

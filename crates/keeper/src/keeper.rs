@@ -228,8 +228,6 @@ pub(crate) struct Keeper {
     /// What fills the log lies together in its files: they are brought to disk, and nothing is
     /// spilled.
     pub in_order: AtomicBool,
-    /// Somebody is about to unmount a file system, perhaps one on which no program has a file open.
-    pub let_go_wanted: AtomicBool,
     /// Drains asked for, and done up to.
     pub drain_wanted: AtomicU64,
     pub drain_done: Mutex<(u64, bool)>,

@@ -95,6 +95,7 @@ fn perform(keeper: &Keeper, taken: &Taken, haste: Haste) -> Result<Answer, Unans
             }
             return Ok(Answer::Room(keeper.durable.make_room(own)));
         }
+        Request::LetGo => keeper.durable.let_go_unused(),
         Request::LogAgain { inode, dirfd } => {
             let path = absolute(keeper, client, dirfd, &taken.path(keeper)).ok_or(Refusal::Kernels)?;
             let logged = keeper.durable.log_again(&path, inode.device, inode.ino);

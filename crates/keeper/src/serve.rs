@@ -189,7 +189,6 @@ fn build(
         reclaim_stuck: AtomicBool::new(false),
         spill_wanted: AtomicBool::new(false),
         in_order: AtomicBool::new(false),
-        let_go_wanted: AtomicBool::new(false),
         drain_wanted: AtomicU64::new(0),
         drain_done: Mutex::new((0, true)),
         drain_signal: Condvar::new(),

@@ -132,6 +132,7 @@ fn waits_for_disk(durable: &Durable<Mapping, OsDisk>, request: &Request) -> bool
     match *request {
         Request::SyncDirectory { .. }
         | Request::Moved
+        | Request::LetGo
         | Request::Room { .. }
         | Request::LogAgain { .. }
         | Request::Follow { .. } => true,

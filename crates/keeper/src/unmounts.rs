@@ -1,17 +1,17 @@
 //! Notices that somebody starts the program `umount`, lets go of files of which nothing is pending,
-//! and has the expirer bring what is pending of files that no program has open to the disk.
+//! and then of those of which it first has to bring something to the disk.
 //!
 //! A notice, not a permission: everybody on the machine uses that program, and nobody may have to
 //! wait for a keeper, which may stand still. So it is a race. Where nothing is pending the keeper
 //! wins it, since the program has to be loaded before it unmounts anything; else the program is
 //! told `EBUSY` for as long as the disk takes. The file system may be another one, and some
 //! machines unmount all the time: must bring things to the disk no more often than the default
-//! limit of their age does.
+//! limit of their age does. (A program under this keeper that unmounts asks for it:
+//! `Request::LetGo`.)
 
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -43,8 +43,7 @@ fn run(keeper: &Weak<Keeper>, notices: &OwnedFd) {
         keeper.durable.retire_unused();
         if brought.is_none_or(|at| at.elapsed() >= PAUSE) {
             brought = Some(Instant::now());
-            keeper.let_go_wanted.store(true, Ordering::SeqCst);
-            keeper.durable.ring_expirer();
+            keeper.durable.let_go_unused();
         }
     }
 }

@@ -1,10 +1,11 @@
-//! Who asks for a name to be made, moved or taken away, and what is done with the caller's identity
-//! and not with ours.
+//! Who asks, and what is done with the caller's identity and not with ours: names are made, moved
+//! and taken away, and disks are filled.
 //!
 //! Beneath the mount another process may move names between any two calls, so nothing may be given
 //! to the caller by its name afterwards: it would be whatever has that name by then. The file
 //! system below makes what is made the caller's own, in one call, and looks itself whether the
-//! caller may take a name out of a sticky directory.
+//! caller may take a name out of a sticky directory. Nor does it give others the blocks that it
+//! keeps for root, or more than their quota.
 //!
 //! Nothing but the identity that files are looked at with may change, on this thread and for this
 //! call alone.
@@ -14,7 +15,7 @@ use holdfast_canary::{Canary, on};
 use nix::errno::Errno;
 use nix::sys::stat::Mode;
 use nix::unistd::{Gid, Uid, getegid, geteuid};
-use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 
 use crate::nodes::Node;
 use crate::raw::{self, Result};
@@ -31,7 +32,7 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// The caller of a request that changes names; its mask, if the request makes something.
+    /// The caller of a request, and its mask if the request makes something.
     pub fn new(request: &Request, umask: u32) -> Self {
         Self { uid: Uid::from_raw(request.uid()), gid: Gid::from_raw(request.gid()), umask }
     }
@@ -51,7 +52,8 @@ impl Caller {
     /// Makes a call as the caller. That it may be made the kernel has looked at above the mount, of
     /// which it knows the caller's groups: here it is not asked again, but who owns what counts.
     pub fn act<T>(self, call: impl FnOnce() -> Result<T>) -> Result<T> {
-        let is_us = self.uid == geteuid() && self.gid == getegid();
+        // Of pages of a mapping newer kernels say that nobody writes them.
+        let is_us = self.uid == geteuid() && self.gid == getegid() || self.uid.as_raw() == raw::NOBODY;
         // Only root can be somebody else; who is not root serves nobody else.
         if is_us || !geteuid().is_root() || on(Canary::MountOwnerKept) {
             return call();
@@ -64,13 +66,15 @@ impl Caller {
 /// This thread is somebody else to file systems until it is dropped.
 struct Acting {
     group_before: u32,
+    rights_before: CapabilitySets,
 }
 
 impl Acting {
     fn begin(caller: Caller) -> Result<Self> {
         let ours = capabilities(None).map_err(errno)?;
         // The group first: who is not root may not change it.
-        let acting = Self { group_before: raw::set_files_group(caller.gid.as_raw()) };
+        let group_before = raw::set_files_group(caller.gid.as_raw());
+        let acting = Self { group_before, rights_before: ours };
         raw::set_files_user(caller.uid.as_raw());
         // These two calls tell of no failure: what they left is what the next one of them returns.
         let (uid, gid) = (raw::set_files_user(raw::NOBODY), raw::set_files_group(raw::NOBODY));
@@ -78,18 +82,20 @@ impl Acting {
             return Err(Errno::EPERM);
         }
         // Root's rights went with root's identity. All of them come back but the one to do what
-        // only a file's owner may.
-        let effective = ours.effective.difference(CapabilitySet::FOWNER);
-        set_capabilities(None, rustix::thread::CapabilitySets { effective, ..ours }).map_err(errno)?;
+        // only a file's owner may, and the one to go on where a disk is full for others.
+        let effective = ours.effective.difference(CapabilitySet::FOWNER | CapabilitySet::SYS_RESOURCE);
+        set_capabilities(None, CapabilitySets { effective, ..ours }).map_err(errno)?;
         Ok(acting)
     }
 }
 
 impl Drop for Acting {
     fn drop(&mut self) {
-        // Who is root still, as this process is, may always do that; the rights come with it.
+        // Who is root still, as this process is, may always do that.
         raw::set_files_user(geteuid().as_raw());
         raw::set_files_group(self.group_before);
+        // What was permitted before is so still: there is no reason to refuse it.
+        let _ = set_capabilities(None, self.rights_before);
     }
 }
 

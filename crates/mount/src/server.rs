@@ -285,9 +285,11 @@ impl Filesystem for Server {
             true if !on(Canary::MountPrivilegesKept) => self.drop_privileges(inode, fd),
             _ => Ok(()),
         };
-        let wrote = privileged.and_then(|()| match appends {
-            true => self.append(request, fd, bytes),
-            false => data::write(fd, offset, bytes, false),
+        let wrote = privileged.and_then(|()| {
+            Caller::new(request, 0).act(|| match appends {
+                true => self.append(request, fd, bytes),
+                false => data::write(fd, offset, bytes, false),
+            })
         });
         match wrote {
             Ok(wrote) => reply.written(wrote as u32),
@@ -472,7 +474,7 @@ impl Filesystem for Server {
         let (fd, mode) = (descriptor(open), FallocateFlags::from_bits_retain(mode));
         let done = offset(at)
             .and_then(|at| Ok((at, offset(len)?)))
-            .and_then(|(at, len)| nix::fcntl::fallocate(fd, mode, at, len));
+            .and_then(|(at, len)| Caller::new(request, 0).act(|| nix::fcntl::fallocate(fd, mode, at, len)));
         let privileged = done.and_then(|()| match request.uid() {
             0 => Ok(()),
             _ => self.drop_privileges(inode, fd),
@@ -518,8 +520,8 @@ impl Filesystem for Server {
         // The answer has 32 bits.
         let len = len.min(u64::from(u32::MAX >> 1)) as usize;
         let copied = offset(offset_in).and_then(|from| {
-            let copied =
-                raw::copy(descriptor(open_in), from, descriptor(open_out), offset(offset_out)?, len)?;
+            let (input, output, to) = (descriptor(open_in), descriptor(open_out), offset(offset_out)?);
+            let copied = Caller::new(request, 0).act(|| raw::copy(input, from, output, to, len))?;
             if request.uid() != 0 {
                 self.drop_privileges(inode_out, descriptor(open_out))?;
             }

@@ -16,8 +16,8 @@ use nix::fcntl::OFlag;
 use nix::sys::stat::{FileStat, Mode, fstat};
 use nix::unistd::{Gid, Uid, UnlinkatFlags};
 
-use crate::kept::{Kept, Row};
 use crate::caller::Caller;
+use crate::kept::{Kept, Row};
 use crate::names::Made;
 use crate::nodes::{Node, Nodes};
 use crate::once::Once;

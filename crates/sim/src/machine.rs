@@ -283,6 +283,7 @@ fn answer(cell: &RequestCell) -> Result<Answer, Unanswered> {
         }
         Request::Unseen { .. }
         | Request::Moved
+        | Request::LetGo
         | Request::Room { .. }
         | Request::LogAgain { .. }
         | Request::Follow { .. } => Err(Refusal::Malformed.into()),

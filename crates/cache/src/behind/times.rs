@@ -1,7 +1,7 @@
 //! Looking at files that are or were in state Behind: size and times that the kernel does not know,
 //! or knows as of when the keeper brought it the bytes.
 
-use holdfast_board::{Account, Changes, Seen, Times};
+use holdfast_board::{Account, Changes, PAGE_BYTES, Seen, Times};
 use holdfast_media::Nvm;
 
 use crate::client::Client;
@@ -14,6 +14,8 @@ pub struct Look {
     hides: bool,
     /// That it had all of them.
     all: Option<Seen>,
+    /// Pages of which the newest bytes are in the log alone.
+    pages: u32,
     size: u64,
     /// Not known while whoever writes it stands still in that.
     account: Option<Account>,
@@ -36,6 +38,19 @@ impl Look {
         self.hides.then_some(self.size)
     }
 
+    /// How many blocks of 512 bytes the file has on the disk, or will have: who finds none where
+    /// there are bytes takes them for a hole. What the kernel knows, and the pages that it does not
+    /// know of, since nobody tells which of them it has a block for; but no more than a file
+    /// without holes.
+    pub fn blocks(&self, kernel: u64) -> u64 {
+        const PAGE_BLOCKS: u64 = PAGE_BYTES / 512;
+        if !self.hides {
+            return kernel;
+        }
+        let whole = self.size.div_ceil(PAGE_BYTES) * PAGE_BLOCKS;
+        kernel.max((kernel + u64::from(self.pages) * PAGE_BLOCKS).min(whole))
+    }
+
     /// The times of a file of which the kernel says `kernel`.
     pub fn times(&self, kernel: Times) -> Times {
         self.account.map_or(kernel, |account| account.times(kernel, self.changes))
@@ -54,12 +69,12 @@ impl<N: Nvm> Client<N> {
     pub fn look(&self, file: FileRef) -> Option<Look> {
         let row = self.row(file);
         // First: a page row leaves the table after the times of its drain came to the board.
-        let (hides, all) = (self.has_rows(file), row.page_rows().none());
+        let (hides, all, pages) = (self.has_rows(file), row.page_rows().none(), row.page_rows().get());
         let changes = row.changes();
         let size = row.end();
         let account = self.board.times()[file.slot.index()].look(file.generation);
         let is_known = self.is_current(file) && (hides || account.is_some());
-        is_known.then_some(Look { hides, all, size, account, changes })
+        is_known.then_some(Look { hides, all, pages, size, account, changes })
     }
 
     /// The size of a file of which the kernel does not know it.

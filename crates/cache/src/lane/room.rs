@@ -24,6 +24,9 @@ use crate::clock::now_ns;
 const ROUNDS_IN_VAIN: u64 = 2;
 /// Rounds after which it gives up, though others found some.
 const ROUNDS_MAX: u64 = 16;
+/// The longest pause that the keeper asks for of a writer, so that its pace is the disk's. More
+/// than that no keeper has said.
+pub const THROTTLE_MAX: Duration = Duration::from_millis(50);
 
 impl<N: Nvm> Lane<'_, N> {
     pub(super) fn room(&self) -> u64 {
@@ -58,7 +61,8 @@ impl<N: Nvm> Lane<'_, N> {
         let freed = &header.segments_freed;
         let throttle_ns = header.throttle_ns.get();
         if throttle_ns > 0 {
-            self.stalled(|| pause(Duration::from_nanos(throttle_ns * count as u64)));
+            let for_all = throttle_ns.saturating_mul(count as u64);
+            self.stalled(|| pause(Duration::from_nanos(for_all).min(THROTTLE_MAX)));
         }
         let mut fell_short = false;
         let mut shortage = (0, 0);

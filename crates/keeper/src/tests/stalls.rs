@@ -269,6 +269,21 @@ fn a_segments_row_may_name_any_slot() {
     assert_eq!(kept.count(), board.segments().len());
 }
 
+/// A store there had every writer sleep for years at its next segment.
+#[test]
+fn no_pause_is_longer_than_a_keepers() {
+    let (said, hears) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let bench = bench("stray-throttle");
+        bench.durable.board.header().throttle_ns.set(u64::MAX);
+        // More than a segment holds.
+        let count = 2 * bench.durable.superblock.layout.segment_bytes / 16_384;
+        (0..count).for_each(|part| bench.write(part * 16_384, &[1; 16_384]));
+        said.send(count).unwrap();
+    });
+    assert!(hears.recv_timeout(Duration::from_secs(60)).is_ok_and(|count| count > 1));
+}
+
 /// Who looks at the table finds such a file, and has it fail for good.
 #[test]
 fn a_file_without_a_state_fails() {

@@ -116,6 +116,11 @@ const FLAGS_BYTES: usize = 4;
 const XATTR_BYTES: usize = 28;
 /// Append-only and immutable, of each.
 const FIXED_FLAGS: [u32; 2] = [0x20 | 0x10, 0x10 | 0x8];
+/// Of a loop device, whose file the argument names, or begins with: the kernel reads and writes it
+/// by itself from then on.
+const LOOP_SET_FD: c_ulong = 0x4c00;
+const LOOP_CHANGE_FD: c_ulong = 0x4c06;
+const LOOP_CONFIGURE: c_ulong = 0x4c0a;
 /// Terminals, sockets and descriptors: types 'T' (0x54), 0x89, and FIOCLEX and friends among the
 /// former.
 const HARMLESS_TYPES: [c_ulong; 3] = [0x54, 0x89, 0x12];
@@ -155,6 +160,20 @@ unsafe fn bring_targets(range: usize) {
     }
 }
 
+/// The descriptor that a request on a loop device is about.
+fn file_of_loop(request: c_ulong, argument: usize) -> Option<c_int> {
+    match request {
+        LOOP_SET_FD | LOOP_CHANGE_FD => Some(argument as c_int),
+        LOOP_CONFIGURE if memory::may_look() => {
+            let mut word = [0u8; size_of::<c_int>()];
+            // SAFETY: as many bytes as there is room for.
+            let is_read = unsafe { memory::copy_in(word.as_mut_ptr(), argument, size_of::<c_int>()) };
+            is_read.then(|| c_int::from_le_bytes(word))
+        }
+        _ => None,
+    }
+}
+
 fn first_four(bytes: &[u8; XATTR_BYTES]) -> [u8; 4] {
     [bytes[0], bytes[1], bytes[2], bytes[3]]
 }
@@ -184,6 +203,10 @@ pub unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usi
     // The kernel takes 32 bits; callers sign-extend.
     let request = request & 0xffff_ffff;
     let is_harmless = HARMLESS_TYPES.contains(&(request >> 8 & 0xff));
+    if let Some(file) = file_of_loop(request, argument) {
+        behind::show(file);
+        target::leave_to_kernel(file, Reason::Uncovered);
+    }
     if request == libc::FIOASYNC && process::client().is_some_and(|client| client.leases_files()) {
         // A lease of the keeper's would show in it.
         behind::show(fd);

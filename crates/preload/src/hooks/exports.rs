@@ -226,6 +226,8 @@ exports! {
         onlookers::fanotify_mark: fanotify_mark;
         onlookers::inotify_add_watch: inotify_add_watch;
         onlookers::swapon: swapon;
+        onlookers::umount: umount;
+        onlookers::umount2: umount2;
         open::creat: creat creat64;
         open::open: open open64 __open __open64 __libc_open64;
         open::open_by_handle_at: open_by_handle_at;

@@ -165,6 +165,8 @@ pub static ENTRIES: &[Entry] = entries! {
     map::mremap: c"mremap";
     onlookers::acct: c"acct";
     onlookers::swapon: c"swapon";
+    onlookers::umount2: c"umount2";
+    onlookers::umount: c"umount";
     onlookers::inotify_add_watch: c"inotify_add_watch";
     onlookers::fanotify_mark: c"fanotify_mark";
     signals::sigaction: c"sigaction" c"__sigaction";

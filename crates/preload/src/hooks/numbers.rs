@@ -4,6 +4,7 @@
 #![allow(unsafe_code)] // C entry points.
 
 use core::ffi::{c_int, c_uint};
+use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use holdfast_cache::Reason;
@@ -12,7 +13,7 @@ use crate::descriptions::{DSYNC, KERNEL_FLAGS, SYNC, State};
 use crate::fds;
 use crate::patch::{self, MUSL_CLOSE};
 use crate::raw::{self, call, give_int};
-use crate::{behind, cancels, critical, gate, locks, process, streams, target, uncovered};
+use crate::{behind, cancels, critical, gate, locks, memory, process, streams, target, uncovered};
 
 const F_SETLEASE: c_int = 1024;
 /// How often, and how long apart, a lease is asked for again of a file that the keeper lets go of.
@@ -200,6 +201,23 @@ fn looks_at_lease(command: c_int, argument: usize) -> bool {
     }
 }
 
+/// Whether a command is about a record lock of a range that begins at the end of the file.
+fn is_lock_at_end(command: c_int, argument: usize) -> bool {
+    use libc::{F_GETLK, F_OFD_GETLK, F_OFD_SETLK, F_OFD_SETLKW, F_SETLK, F_SETLKW};
+    if !matches!(command, F_GETLK | F_SETLK | F_SETLKW | F_OFD_GETLK | F_OFD_SETLK | F_OFD_SETLKW) {
+        return false;
+    }
+    let mut lock = MaybeUninit::<libc::flock>::uninit();
+    // Where nobody may look it may be one.
+    // SAFETY: as many bytes as the structure has, copied into it; whoever may look is told of a bad
+    // address, as is the kernel.
+    !memory::may_look()
+        || unsafe {
+            memory::copy_in(lock.as_mut_ptr().cast(), argument, size_of::<libc::flock>())
+                && c_int::from(lock.assume_init().l_whence) == libc::SEEK_END
+        }
+}
+
 /// `fcntl`: duplicates, and flags that the kernel does not know of.
 pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
     let waits = matches!(command, libc::F_SETLKW | libc::F_OFD_SETLKW);
@@ -215,6 +233,10 @@ pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize
     }
     if looks_at_lease(command, argument) && process::client().is_some_and(|client| client.leases_files()) {
         behind::show(fd);
+    }
+    // The kernel counts from the end that it knows.
+    if behind::may_hide() && is_lock_at_end(command, argument) {
+        behind::bring(fd);
     }
     if command == libc::F_NOTIFY {
         super::onlookers::watching(|| raw::fstat(fd));

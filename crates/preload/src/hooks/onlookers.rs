@@ -46,6 +46,26 @@ pub unsafe extern "C-unwind" fn swapon(path: Name, flags: c_int) -> c_int {
     }
 }
 
+/// `umount2`: a file system is busy while the keeper has files open there, which no program has.
+pub unsafe extern "C-unwind" fn umount2(path: Name, flags: c_int) -> c_int {
+    // SAFETY: the program's own call; the kernel checks the address.
+    let unmount = || unsafe { call!(libc::SYS_umount2, path, flags) };
+    let mut result = unmount();
+    if result == -(libc::EBUSY as isize)
+        && let Some(client) = process::client()
+    {
+        critical::section(|| client.let_go_unused());
+        result = unmount();
+    }
+    give_int(result)
+}
+
+/// `umount`, as `umount2`.
+pub unsafe extern "C-unwind" fn umount(path: Name) -> c_int {
+    // SAFETY: the program's own call.
+    unsafe { umount2(path, 0) }
+}
+
 /// The program wants to be told of changes to a file, or to any file of a directory. Those of files
 /// in state Behind reach the kernel only when the keeper brings them there.
 pub fn watching(find: impl FnOnce() -> Result<raw::Stat, holdfast_cache::Errno>) {

@@ -1,11 +1,13 @@
-//! Looking at files: size and time of a file of which the kernel does not know the newest come from
-//! the board.
+//! Looking at files: size, blocks and times of a file of which the kernel does not know the newest
+//! come from the board.
 #![allow(unsafe_code)] // C entry points and the program's structures.
 
 use core::ffi::{c_char, c_int, c_uint};
 
 use holdfast_board::{FileTime, Times};
 use holdfast_canary::{Canary, on};
+
+use holdfast_cache::behind::Look;
 
 use crate::behind::{self, Known};
 use crate::patch;
@@ -23,7 +25,7 @@ const LOOKS_MAX: u32 = 8;
 fn ask(
     kernel: impl Fn() -> isize,
     about: impl Fn() -> Option<(u64, u64, Times)>,
-    correct: impl FnOnce(Option<u64>, Times),
+    correct: impl FnOnce(Option<u64>, Times, &Look),
 ) -> c_int {
     let mut before = None;
     for round in 1.. {
@@ -36,7 +38,7 @@ fn ask(
             Known::Perhaps(look) if round < LOOKS_MAX => before = Some(look),
             Known::Perhaps(look) | Known::More(look) => {
                 let better = if on(Canary::TimesUntold) { times } else { look.times(times) };
-                correct(look.size().filter(|_| !on(Canary::SizeUntold)), better);
+                correct(look.size().filter(|_| !on(Canary::SizeUntold)), better, &look);
                 return 0;
             }
             Known::Nothing => return 0,
@@ -52,11 +54,12 @@ unsafe fn ask_stat(kernel: impl Fn() -> isize, stat: *mut libc::stat) -> c_int {
         let regular = stat.st_mode & libc::S_IFMT == libc::S_IFREG;
         regular.then(|| (stat.st_dev, stat.st_ino, raw::times(stat)))
     };
-    ask(kernel, about, |size, times| {
+    ask(kernel, about, |size, times, look| {
         // SAFETY: as above.
         let stat = unsafe { &mut *stat };
         if let Some(size) = size {
             stat.st_size = size as i64;
+            stat.st_blocks = look.blocks(stat.st_blocks as u64) as i64;
         }
         if let Some(parts) = times.modified.parts() {
             (stat.st_mtime, stat.st_mtime_nsec) = parts;
@@ -156,11 +159,12 @@ pub unsafe extern "C-unwind" fn statx(
         let times = Times { modified: time(&stat.stx_mtime), changed: time(&stat.stx_ctime) };
         regular.then(|| (libc::makedev(stat.stx_dev_major, stat.stx_dev_minor), stat.stx_ino, times))
     };
-    ask(kernel, about, |size, times| {
+    ask(kernel, about, |size, times, look| {
         // SAFETY: as above.
         let stat = unsafe { &mut *out };
         if let Some(size) = size {
             stat.stx_size = size;
+            stat.stx_blocks = look.blocks(stat.stx_blocks);
         }
         for (time, better) in [(&mut stat.stx_mtime, times.modified), (&mut stat.stx_ctime, times.changed)] {
             if let Some((seconds, ns)) = better.parts() {

@@ -133,6 +133,7 @@ unsafe fn rare(number: c_long, [a, b, c, d, e, f]: [usize; 6]) -> Option<c_int> 
             libc::SYS_open_by_handle_at => open::open_by_handle_at(int(a), b as _, int(c)),
             libc::SYS_acct => onlookers::acct(a as _),
             libc::SYS_swapon => onlookers::swapon(a as _, int(b)),
+            libc::SYS_umount2 => onlookers::umount2(a as _, int(b)),
             libc::SYS_inotify_add_watch => onlookers::inotify_add_watch(int(a), b as _, unsigned(c)),
             libc::SYS_fanotify_mark => {
                 onlookers::fanotify_mark(int(a), unsigned(b), c as u64, int(d), e as _)
