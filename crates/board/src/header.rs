@@ -4,6 +4,7 @@
 use core::time::Duration;
 use holdfast_pool::Slot;
 
+use crate::alive::Alive;
 use crate::census::Roll;
 use crate::changing::Calls;
 use crate::counter::{Counter, Draws, Tally};
@@ -20,10 +21,6 @@ use crate::synced::SyncedFiles;
 use crate::taken::Taken;
 use crate::took::Took;
 use crate::treelog::TreeLog;
-
-/// The kernel sets this bit in the keeper's word when the keeper dies, however it dies (a robust
-/// futex).
-pub const KEEPER_DIED: u32 = 0x4000_0000;
 
 /// Value of `announces_opens` with which an open of a managed file waits for the keeper, which may
 /// have it leased.
@@ -45,8 +42,8 @@ pub struct Header {
     pub(crate) loaded_count: AtomicU32,
     /// Odd while the file table is being rewritten.
     pub(crate) table_version: AtomicU64,
-    /// The keeper's thread id, or with [`KEEPER_DIED`] set: nothing is acknowledged any more.
-    pub(crate) keeper: Switch,
+    /// Once it does not live nothing is acknowledged any more.
+    pub(crate) keeper: Alive,
     /// The pool's one counter: every seq, segment generation and slot generation is drawn from it.
     pub counter: Draws,
     /// How often it was put right, since a program had stored something into it.
@@ -239,23 +236,24 @@ impl Header {
     /// before is not missed.
     #[inline]
     pub fn keeper_alive(&self) -> bool {
-        self.keeper.word.load(Ordering::SeqCst) & KEEPER_DIED == 0
+        self.keeper.is_on()
     }
 
-    /// The keeper lives, by its thread with this number.
+    /// The keeper lives, by its thread with this number; also to put the word right, by who knows
+    /// that nobody has said otherwise.
     pub fn begin_keeper(&self, tid: u32) {
-        self.keeper.set_level(tid);
+        self.keeper.begin(tid);
     }
 
     /// The keeper's word, for the kernel: it marks the word when that thread dies.
     pub fn keeper_word(&self) -> &AtomicU32 {
-        &self.keeper.word
+        self.keeper.word()
     }
 
     /// Nothing is acknowledged any more, as if the keeper were dead. `SeqCst`: who announces an
     /// operation afterwards sees it, and those who announced one before are waited for.
     pub fn end_keeper(&self) {
-        self.keeper.word.fetch_or(KEEPER_DIED, Ordering::SeqCst);
+        self.keeper.end();
     }
 
     /// Says that somebody waits for a lane. `SeqCst`: it looks at the lanes after that, and who

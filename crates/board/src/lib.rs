@@ -6,6 +6,7 @@
 //! anything durable.
 #![deny(unsafe_code)]
 
+mod alive;
 mod board;
 mod census;
 mod changing;
@@ -59,6 +60,7 @@ mod uses;
 mod versions;
 mod ways;
 
+pub use alive::KEEPER_DIED;
 pub use board::Board;
 pub use census::{Census, Roll, Seen};
 pub use changing::{Calls, Change, Changing};
@@ -67,7 +69,7 @@ pub use counter::{Counter, Draws};
 pub use files::{FileRow, NO_SIZE, TAKER_ID, ownership_print};
 pub use frames::Frames;
 pub use habits::{Habits, Renamed, kind_of};
-pub use header::{Header, KEEPER_DIED, LEASES_FILES};
+pub use header::{Header, LEASES_FILES};
 pub use hearings::{Hearing, Hearings};
 pub use lanes::{GROUP_SEGMENTS_MAX, LaneCounts, LaneEnd, LaneRow, Locked};
 pub use ledger::{Commits, Epoch, Epochs, LedgerRow};

@@ -48,7 +48,7 @@ pub struct AnswerWords {
 #[repr(C, align(64))]
 pub struct RequestCell {
     /// A [`RequestState`]; the client sleeps on it.
-    state: AtomicU32,
+    pub(crate) state: AtomicU32,
     client: AtomicU32,
     kind: AtomicU32,
     result: AtomicI32,
@@ -84,6 +84,29 @@ impl RequestCell {
             5 => RequestState::Done,
             _ => RequestState::Free,
         }
+    }
+
+    /// What its word says, whatever that is.
+    pub(crate) fn word(&self) -> u32 {
+        self.state.load(Ordering::SeqCst)
+    }
+
+    /// Frees the cell if its word and its client are still these.
+    pub(crate) fn free_if(&self, word: u32, client: u32) {
+        if self.client() == client {
+            let _ = self.state.compare_exchange(
+                word,
+                RequestState::Free as u32,
+                Ordering::SeqCst,
+                Ordering::SeqCst,
+            );
+        }
+    }
+
+    /// Whether the word is that of a state at all.
+    pub(crate) fn is_state(word: u32) -> bool {
+        use RequestState::{Claimed, Done, Free, Posted, Taken};
+        [Free, Claimed, Posted, Taken, Done].iter().any(|&state| state as u32 == word)
     }
 
     /// Sets the state. Release: it hands over the words, the path or the answer.

@@ -8,6 +8,7 @@ use crate::board::Board;
 use crate::lanes::Locked;
 use crate::numbers::LaneIndex;
 use crate::owner::{WAITERS, unlock_word};
+use crate::requests::{RequestCell, RequestState};
 use crate::sync::Ordering;
 use holdfast_pool::{Seq, Slot};
 
@@ -24,6 +25,9 @@ pub enum Stray {
     Announced(LaneIndex, Seq),
     /// A lane is that of nobody.
     Owner(LaneIndex, u32),
+    /// The request cell with this number has this word and is this client's, who is nobody; or the
+    /// word is none.
+    Cell(usize, u32, u32),
     /// The table that finds files seems to be in the midst of a change.
     Table(u64),
 }
@@ -92,6 +96,12 @@ impl Board {
                 found.push(Stray::Owner(index, owner));
             }
         }
+        for (index, cell) in self.requests().iter().enumerate() {
+            let (word, client) = (cell.word(), cell.client());
+            if !RequestCell::is_state(word) || word != RequestState::Free as u32 && !is_known(client) {
+                found.push(Stray::Cell(index, word, client));
+            }
+        }
         found
     }
 
@@ -110,6 +120,7 @@ impl Board {
                     self.header().wake_for_lanes();
                 }
             }
+            Stray::Cell(index, word, client) => self.requests()[index].free_if(word, client),
             Stray::Table(_) | Stray::Owner(..) => (),
         }
     }
@@ -159,6 +170,13 @@ mod tests {
         board.lanes()[2].announce(Slot::new(0), Seq::new(9));
         let found = look(&[]);
         assert_eq!(found.len(), 6, "{found:?}");
+        found.into_iter().for_each(|stray| board.open_stray(stray));
+        assert!(look(&[]).is_empty(), "{:?}", look(&[]));
+        // Cells: of who is known, of nobody, and in no state.
+        assert!(board.requests()[0].claim(7) && board.requests()[1].claim(77));
+        board.requests()[2].state.store(99, Ordering::SeqCst);
+        let found = look(&[]);
+        assert_eq!(found, [Stray::Cell(1, 1, 77), Stray::Cell(2, 99, 0)]);
         found.into_iter().for_each(|stray| board.open_stray(stray));
         assert!(look(&[]).is_empty(), "{:?}", look(&[]));
         assert!(board.lanes()[3].try_take(12));

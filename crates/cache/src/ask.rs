@@ -12,13 +12,16 @@ use crate::request::{Answer, Refusal, Request};
 /// How long a client sleeps before it looks whether the keeper still lives.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
+/// Rounds through all cells after which it has the keeper look at them: some twenty milliseconds.
+const LOOK_ROUNDS: u32 = 128;
+
 /// Looks at the answer before going to sleep: longer than a quick request takes, about as long as a
 /// wake-up does.
 const SPINS: u32 = 4000;
 
 fn claim(board: &Board, client: u32) -> Option<&RequestCell> {
     let cells = board.requests();
-    loop {
+    for round in 1_u32.. {
         for index in 0..cells.len() {
             let cell = &cells[(client as usize + index) % cells.len()];
             if cell.claim(client) {
@@ -28,9 +31,15 @@ fn claim(board: &Board, client: u32) -> Option<&RequestCell> {
         if !board.header().keeper_alive() {
             return None;
         }
-        // All cells are taken: as many clients wait for answers, one of which is due soon.
+        // All cells are taken: as many clients wait for answers, one of which is due soon. Else the
+        // keeper is to look: of some it may never have heard, and some may be nobody's.
+        if round % LOOK_ROUNDS == 0 {
+            board.header().request_wake.ring();
+            board.header().stalled.ring();
+        }
         pause(Duration::from_micros(100));
     }
+    None
 }
 
 fn post<'a>(board: &'a Board, client: u32, request: Request, path: Option<&CStr>) -> Option<&'a RequestCell> {

@@ -14,7 +14,7 @@ use holdfast_session::{Backing, Stat, note_open};
 use crate::open_flags::{kernel_flags, may_read};
 use crate::raw::{self, call, check};
 use crate::reopen::is_sole;
-use crate::{adoption, critical, locks, process, relog, stream_marks};
+use crate::{adoption, critical, locks, mapped, process, relog, stream_marks};
 
 /// A descriptor of the program.
 #[derive(Clone, Copy)]
@@ -105,15 +105,23 @@ impl Backing for Descriptor {
     }
 
     fn writes_unseen(&self, stat: &Stat) -> Option<Reason> {
-        stream_marks::hold(self.0, stat).then_some(Reason::Libc)
+        let by_libc = stream_marks::hold(self.0, stat).then_some(Reason::Libc);
+        by_libc.or_else(|| mapped::is_written(stat).then_some(Reason::MappedShared))
     }
 
     #[inline]
     fn may_write_unseen(&self) -> bool {
-        process::bypasses_all() || stream_marks::active()
+        process::bypasses_all() || stream_marks::active() || mapped::is_any_written()
     }
 
     fn adopted(&self, file: FileRef, stat: &Stat) {
+        // The mapping shows what the page cache has.
+        if mapped::is_mapped(stat)
+            && let Some(client) = process::client()
+        {
+            // Fails only when every write to the file fails too.
+            let _ = client.leave_behind(file, true);
+        }
         adoption::adopt_others(file, stat);
     }
 }

@@ -14,6 +14,7 @@ pub mod forked;
 pub mod holds;
 pub mod inherit;
 pub mod locks;
+pub mod mapped;
 pub mod open_flags;
 pub mod process;
 pub mod relog;

@@ -137,7 +137,8 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         let table = self.board.pages();
         let mut pages = Vec::new();
         let rows = row.page_rows().get();
-        if rows == 0 {
+        // A stray store may say that there are none. Records are about to expire that rows may have.
+        if rows == 0 && !self.is_dirty(file) {
             return pages;
         }
         let (size, mut found) = (row.end(), 0);

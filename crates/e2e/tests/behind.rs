@@ -231,6 +231,42 @@ fn the_kernel_is_asked_about_the_newest_bytes() {
     }
 }
 
+/// Maps new files before their first sync, to be read, and looks there for what it writes next; then
+/// has one of them become writable.
+const MAPPED: &str = "
+import ctypes, mmap, os, sys, time
+for number in range(3):
+    fd = os.open('%s/file-%d' % (sys.argv[1], number), os.O_RDWR | os.O_CREAT, 0o644)
+    os.pwrite(fd, b'x' * 4096, 0)
+    seen = mmap.mmap(fd, 4096, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
+    for round in range(300):
+        os.pwrite(fd, bytes([round % 250]) * 4096, 0)
+        os.fdatasync(fd)
+        assert seen[0] == round % 250 and seen[4095] == round % 250, (number, round, seen[0])
+        time.sleep(0.0005)
+libc = ctypes.CDLL(None, use_errno=True)
+for line in open('/proc/self/maps'):
+    if line.rstrip().endswith('file-2'):
+        start, end = (int(part, 16) for part in line.split()[0].split('-'))
+        assert libc.mprotect(ctypes.c_void_p(start), end - start, mmap.PROT_READ | mmap.PROT_WRITE) == 0
+        ctypes.memset(start, 0x53, 100)
+assert os.pread(fd, 2, 99) == bytes([0x53, 299 % 250])
+";
+
+#[test]
+fn what_is_mapped_before_its_first_sync_shows_the_newest_bytes() {
+    need::root();
+    for kind in [Kind::Ext4, Kind::Xfs] {
+        for behind in ["--write-behind=on", "--write-behind=at-once", "--write-behind=off"] {
+            let (disk, pool) = (Disk::new(kind), Pool::new());
+            let options = ["--fence=fanotify", "--durability=sync", behind];
+            let run = pool.run(&options).args(["--", "python3", "-c", MAPPED]).arg(&disk.root);
+            let output = run.ok();
+            assert!(output.stderr.contains("file-2) is left to the kernel: "), "{behind}: {}", output.told());
+        }
+    }
+}
+
 #[test]
 fn an_outsider_never_reads_old_bytes() {
     need::root();

@@ -12,7 +12,7 @@ use holdfast_e2e::cmd::Cmd;
 use holdfast_e2e::disk::{self, Disk, Kind};
 use holdfast_e2e::pool::Pool;
 use holdfast_e2e::proc::{self, wait_until};
-use holdfast_e2e::report;
+use holdfast_e2e::{need, report};
 use holdfast_testkit::rounds;
 
 fn text(path: &Path) -> &str {
@@ -120,6 +120,32 @@ fn fresh(disk: &Disk, name: &str) -> PathBuf {
     let dir = disk.root.join(name);
     std::fs::create_dir(&dir).expect("directory");
     dir
+}
+
+/// What the kernel has open for a loop device stands in no process's table: what was synced through
+/// the device was undone by recovery.
+#[test]
+fn a_loop_device_over_a_file_is_an_outsider() {
+    need::root();
+    const PROGRAM: &str = "
+import os, sys
+fd = os.open(sys.argv[1], os.O_RDWR)
+for number in range(100):
+    os.pwrite(fd, b'x' * 4096, number * 4096)
+    os.fsync(fd)
+";
+    for fence in ["--fence=fanotify", "--fence=inotify"] {
+        let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
+        let image = disk.root.join("image");
+        std::fs::write(&image, vec![0; 1 << 20]).expect("an image");
+        let attached = Cmd::new("losetup").args(["-f", "--show"]).arg(&image).ok().stdout;
+        let image = image.to_str().expect("paths are text");
+        let (output, summary) = pool.run_summarised(&[fence], &["python3", "-c", PROGRAM, image]);
+        Cmd::new("losetup").args(["-d", attached.trim()]).ok();
+        output.ok();
+        assert_eq!(report::number(&summary, "writes_absorbed"), 0, "{fence}\n{summary:#}");
+        assert!(output.stderr.contains("outside Holdfast has it open"), "{}", output.told());
+    }
 }
 
 /// tar, rsync and cp read while the program writes: what was acknowledged before they began is in
@@ -285,7 +311,7 @@ fn a_run_inside_a_run_uses_the_inner_pool() {
     let disk = Disk::new(Kind::Ext4);
     let (outer, inner) = (Pool::new(), Pool::new());
     let dir = fresh(&disk, "data");
-    let holdfast = holdfast_e2e::need::holdfast();
+    let holdfast = need::holdfast();
     let line = format!(
         "echo outer > {dir}/outer; {holdfast} run --volatile --durability=write --size 64M --summary={dir}/inner.json --pool {pool} -- \
          dd if=/dev/zero of={dir}/inner bs=4k count=30 conv=fsync status=none",
@@ -377,7 +403,7 @@ print(dict(told))
         let dir = text(&disk.root);
         let mut child = Cmd::new("setpriv")
             .args(["--bounding-set=-sys_resource", "--inh-caps=-sys_resource", "bash", "-c", &script, "bash"])
-            .arg(holdfast_e2e::need::holdfast())
+            .arg(need::holdfast())
             .args(["run", "--volatile", "--size=64M", "--pool", pool.text()])
             .arg(format!("--summary={}", summary.path().display()))
             .args(["--", "python3", "-c", FILES, dir])

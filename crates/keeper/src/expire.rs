@@ -14,6 +14,7 @@ use holdfast_canary::{Canary, on};
 
 use crate::ages::{Dirty, Due};
 use crate::keeper::Keeper;
+use crate::robust;
 use crate::spiller::SpillRoom;
 use holdfast_disk::OsFile;
 use holdfast_disk::locked;
@@ -42,6 +43,11 @@ const FIRST_NS_PER_BYTE: u64 = 5;
 const COUNTER_MENDED: &str = "a program stored something into the memory that it shares with its keeper: the numbers of \
      records were put right, and none was lost; look for a stray pointer in it";
 
+/// What is said of one into the word that says that the keeper lives.
+const KEEPERS_WORD_MENDED: &str = "a program stored something into the memory that it shares with its keeper: all programs took the \
+     keeper for dead, and some of their writes may have failed with EIO; they go on now; look for a \
+     stray pointer in it";
+
 /// Runs until the keeper stops; the last drain is the caller's.
 pub(crate) fn run(keeper: &Arc<Keeper>) {
     let mut expirer = Expirer {
@@ -57,6 +63,9 @@ pub(crate) fn run(keeper: &Arc<Keeper>) {
         let wanted = keeper.drain_wanted.load(Ordering::SeqCst);
         if keeper.durable.board.header().counter_mended.get() != 0 {
             keeper.notes.once(COUNTER_MENDED.to_owned());
+        }
+        if robust::mend(keeper.durable.board.header(), &keeper.ending) {
+            keeper.notes.once(KEEPERS_WORD_MENDED.to_owned());
         }
         let clean = expirer.cycle(due);
         if wanted > locked(&keeper.drain_done).0 {

@@ -228,6 +228,8 @@ pub(crate) struct Keeper {
     /// What fills the log lies together in its files: they are brought to disk, and nothing is
     /// spilled.
     pub in_order: AtomicBool,
+    /// Nothing is acknowledged any more, and nobody may put that right.
+    pub ending: Mutex<bool>,
     /// Drains asked for, and done up to.
     pub drain_wanted: AtomicU64,
     pub drain_done: Mutex<(u64, bool)>,

@@ -6,8 +6,11 @@
 
 use core::ptr;
 use std::io;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use holdfast_board::Header;
+use holdfast_disk::locked;
 
 #[repr(C)]
 struct Node {
@@ -21,12 +24,28 @@ struct Head {
     pending: *const Node,
 }
 
+/// The number of the thread whose life it is.
+static BOUND: AtomicU32 = AtomicU32::new(0);
+
+/// Puts the word right after a stray store; whether that was needed. `ending` is held over it, and
+/// by who ends the keeper.
+pub fn mend(header: &Header, ending: &Mutex<bool>) -> bool {
+    let is_ending = locked(ending);
+    let is_wrong = !*is_ending && !header.keeper_alive();
+    if is_wrong {
+        header.begin_keeper(BOUND.load(Ordering::SeqCst));
+    }
+    is_wrong
+}
+
 /// Ties the board's word of the keeper to the life of the calling thread, which must be one that
 /// lives as long as the keeper.
 ///
 /// The board must stay mapped for the rest of the process's life.
 pub fn bind_to_this_thread(header: &'static Header) -> io::Result<()> {
-    header.begin_keeper(rustix::thread::gettid().as_raw_nonzero().get() as u32);
+    let tid = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+    BOUND.store(tid, Ordering::SeqCst);
+    header.begin_keeper(tid);
     let word = header.keeper_word();
     let head: &'static mut Head =
         Box::leak(Box::new(Head { list: Node { next: ptr::null() }, futex_offset: 0, pending: ptr::null() }));

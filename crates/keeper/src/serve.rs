@@ -189,6 +189,7 @@ fn build(
         reclaim_stuck: AtomicBool::new(false),
         spill_wanted: AtomicBool::new(false),
         in_order: AtomicBool::new(false),
+        ending: Mutex::default(),
         drain_wanted: AtomicU64::new(0),
         drain_done: Mutex::new((0, true)),
         drain_signal: Condvar::new(),
@@ -290,7 +291,11 @@ fn listen(keeper: &Keeper) -> io::Result<(OwnedFd, std::path::PathBuf)> {
 /// reached the disk.
 fn close(keeper: &Arc<Keeper>, threads: Threads) -> Result<(), KeeperError> {
     let header = keeper.durable.board.header();
-    header.end_keeper();
+    {
+        let mut is_ending = locked(&keeper.ending);
+        *is_ending = true;
+        header.end_keeper();
+    }
     let patience = Instant::now() + Duration::from_secs(2);
     while keeper.durable.board.lanes().iter().any(|lane| lane.is_announced()) && Instant::now() < patience {
         std::thread::sleep(Duration::from_millis(1));

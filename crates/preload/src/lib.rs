@@ -17,8 +17,8 @@ mod unseen;
 
 // What the hooks stand on: whose each module is, is said once.
 use holdfast_descriptors::{
-    adoption, behind, changing, descriptions, descriptor, fds, forked, inherit, locks, process, relog,
-    reopen, size_limit, streams, target, unsynced,
+    adoption, behind, changing, descriptions, descriptor, fds, forked, inherit, locks, mapped, process,
+    relog, reopen, size_limit, streams, target, unsynced,
 };
 use holdfast_interpose::{
     cancels, critical, environment, filter, gate, golang, memory, own_calls, own_process, patch, raw,

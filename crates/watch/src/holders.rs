@@ -1,13 +1,16 @@
 //! Who has a file open, according to `/proc`. Only looks; never opens the files it finds, never
 //! waits for a network file system.
 //!
-//! A look is a moment's truth about tables of open files and shared mappings. Descriptions in
-//! flight between processes or held by the kernel itself are not in it: the callers account for
-//! those by the close events.
+//! A look is a moment's truth about tables of open files, shared mappings and loop devices.
+//! Descriptions in flight between processes or held by the kernel for anything else are not in it:
+//! the callers account for those by the close events.
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, statx};
 
@@ -20,7 +23,7 @@ pub struct Holder {
     pub dev: u64,
     /// Inode number of the file.
     pub ino: u64,
-    /// The process.
+    /// The process; 0: the kernel, for a loop device.
     pub pid: u32,
     /// Whether it can write through what it has.
     pub writes: bool,
@@ -57,7 +60,7 @@ pub fn writers_outside(dev: u64, ino: u64, ours: &dyn Fn(u32) -> bool) -> Option
 /// Who outside `ours` has one of these inodes (device, inode number) open or mapped shared, in one
 /// look over all processes.
 pub fn scan_holders(files: &[(u64, u64)], ours: &dyn Fn(u32) -> bool) -> Scan {
-    let mut scan = Scan::default();
+    let mut scan = Scan { holders: loop_devices(files), ..Scan::default() };
     let Ok(processes) = fs::read_dir("/proc") else {
         scan.unreadable = 1;
         return scan;
@@ -80,6 +83,21 @@ pub fn scan_holders(files: &[(u64, u64)], ours: &dyn Fn(u32) -> bool) -> Scan {
         }
     }
     scan
+}
+
+/// The loop devices over these inodes. Who attached them may have ended, and the kernel has the
+/// files open itself.
+fn loop_devices(files: &[(u64, u64)]) -> Vec<Holder> {
+    let Ok(devices) = fs::read_dir("/sys/block") else { return Vec::new() };
+    let loops = devices.flatten().filter(|device| device.file_name().as_encoded_bytes().starts_with(b"loop"));
+    let over = |device: fs::DirEntry| {
+        let said = fs::read(device.path().join("loop/backing_file")).ok()?;
+        let path = Path::new(OsStr::from_bytes(said.strip_suffix(b"\n")?));
+        let key = identity(path).ok().filter(|key| files.contains(&(key.dev, key.ino)))?;
+        let writes = fs::read(device.path().join("ro")).is_ok_and(|ro| ro.starts_with(b"0"));
+        Some(Holder { dev: key.dev, ino: key.ino, pid: 0, writes, maps: false })
+    };
+    loops.filter_map(over).collect()
 }
 
 /// Whether a process that we cannot look into counts. Kernel threads and the dead have no files
@@ -138,7 +156,7 @@ fn look_at_table(base: &str, files: &[(u64, u64)], found: &mut HashMap<Key, Foun
         let Ok(entry) = entry else { break };
         let Ok(number) = entry.file_name().into_string() else { continue };
         count += 1;
-        let key = match identity(&format!("{base}/fd/{number}")) {
+        let key = match identity(format!("{base}/fd/{number}")) {
             Ok(key) => key,
             Err(err) if gone(&err) => continue,
             Err(err) if err.kind() == io::ErrorKind::PermissionDenied => return Err(err),
@@ -164,9 +182,9 @@ fn writes_by_info(info: &str) -> Option<bool> {
     (flags & libc::O_PATH == 0).then_some(flags & libc::O_ACCMODE != libc::O_RDONLY)
 }
 
-/// The inode a magic link leads to, without asking a server for it.
-fn identity(link: &str) -> io::Result<Key> {
-    let stat = statx(CWD, link, AtFlags::STATX_DONT_SYNC, StatxFlags::INO | StatxFlags::TYPE)?;
+/// The inode a magic link leads to, or a path, without asking a server for it.
+fn identity(link: impl AsRef<Path>) -> io::Result<Key> {
+    let stat = statx(CWD, link.as_ref(), AtFlags::STATX_DONT_SYNC, StatxFlags::INO | StatxFlags::TYPE)?;
     Ok(Key { dev: makedev(stat.stx_dev_major, stat.stx_dev_minor), ino: stat.stx_ino })
 }
 
@@ -212,7 +230,7 @@ fn same_device(base: &str, range: &str, shown: &str, dev: u64) -> bool {
     {
         return true;
     }
-    identity(&format!("{base}/map_files/{range}")).map_or(true, |key| key.dev == dev)
+    identity(format!("{base}/map_files/{range}")).map_or(true, |key| key.dev == dev)
 }
 
 /// A shared mapping made read-only can be made writable later if the description it came from can

@@ -269,6 +269,28 @@ fn a_segments_row_may_name_any_slot() {
     assert_eq!(kept.count(), board.segments().len());
 }
 
+/// A store there had all programs fail for good, or go on unprotected once the keeper died.
+#[test]
+fn a_word_that_says_that_the_keeper_is_dead_is_put_right() {
+    let house = behind_house("stray-keeper", 100, 64);
+    let (file, place) = house.create("a");
+    let program = Program::new(&house.client, place, &file);
+    let header = house.client.board().header();
+    for word in [0, 0x4000_0000, 4711] {
+        program.write(Place::At(0), &[1; 8192]);
+        header.keeper_word().store(word, std::sync::atomic::Ordering::SeqCst);
+        assert!(!header.keeper_alive(), "{word:x}");
+        let begun = Instant::now();
+        while !header.keeper_alive() {
+            assert!(begun.elapsed() < Duration::from_secs(60), "{word:x}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    program.write(Place::At(8192), &[2; 100]);
+    house.client.bring_to_kernel(place).unwrap();
+    assert_eq!(contents(&file), [&[1; 8192][..], &[2; 100]].concat());
+}
+
 /// A store there had every writer sleep for years at its next segment.
 #[test]
 fn no_pause_is_longer_than_a_keepers() {

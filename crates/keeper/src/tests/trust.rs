@@ -376,6 +376,18 @@ fn a_pool_is_not_closed_while_page_rows_say_that_it_has_bytes() {
     );
 }
 
+/// A store into the count of a file's rows had its records expire, with the newest bytes in them.
+#[test]
+fn rows_that_nobody_counts_are_drained_before_their_records_expire() {
+    let bench = bench("trust-count");
+    bench.write(0, &[1; 8192]);
+    assert!(bench.durable.has_rows_left());
+    bench.durable.board.row(bench.place.slot).page_rows().clear();
+    assert!(bench.durable.expire_all());
+    assert!(!bench.durable.has_rows_left());
+    assert_eq!(contents(&bench.file), [1; 8192]);
+}
+
 /// Nor are older bytes read for those that a spoiled row had, or written beside.
 #[test]
 fn what_a_spoiled_row_says_is_neither_read_nor_joined() {

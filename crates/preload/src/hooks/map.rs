@@ -1,70 +1,18 @@
 //! Shared writable mappings: their stores cannot be seen, so the file is left to the kernel before
 //! one exists.
 //!
-//! A readable shared mapping may become writable later: such ranges are remembered in a small
-//! table.
+//! A readable shared mapping may become writable later, and shows what the page cache has: such
+//! ranges are remembered (`descriptors/src/mapped.rs`).
 #![allow(unsafe_code)] // C entry points.
 
 use core::ffi::{c_int, c_void};
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use holdfast_board::AtomicGeneration;
-use holdfast_pool::{Generation, Slot};
 
-use holdfast_cache::{FileRef, Reason};
+use holdfast_cache::Reason;
 use libc::{off_t, size_t};
 
-use crate::raw::{call, give};
+use crate::raw::{self, call, give};
 use crate::target::{self, Target};
-use crate::{behind, critical, fds, process};
-
-const RANGES: usize = 64;
-
-/// A shared mapping that is not writable yet, of a file that is open for writing.
-struct Range {
-    /// 0: free.
-    start: AtomicUsize,
-    end: AtomicUsize,
-    slot: AtomicU32,
-    generation: AtomicGeneration,
-}
-
-static READABLE: [Range; RANGES] = [const {
-    Range {
-        start: AtomicUsize::new(0),
-        end: AtomicUsize::new(0),
-        slot: AtomicU32::new(0),
-        generation: AtomicGeneration::new(Generation::NONE),
-    }
-}; RANGES];
-static USED: AtomicUsize = AtomicUsize::new(0);
-
-/// Remembers a range; false when the table is full. Entries are never removed: at worst a file is
-/// left to the kernel without need.
-fn remember(start: usize, bytes: usize, file: FileRef) -> bool {
-    let index = USED.fetch_add(1, Ordering::Relaxed);
-    let Some(range) = READABLE.get(index) else {
-        USED.store(RANGES, Ordering::Relaxed);
-        return false;
-    };
-    range.end.store(start.saturating_add(bytes), Ordering::Relaxed);
-    range.slot.store(file.slot.number(), Ordering::Relaxed);
-    range.generation.store(file.generation, Ordering::Relaxed);
-    range.start.store(start, Ordering::Release);
-    true
-}
-
-fn overlapping(start: usize, bytes: usize) -> impl Iterator<Item = FileRef> {
-    let used = USED.load(Ordering::Relaxed).min(RANGES);
-    READABLE.iter().take(used).filter_map(move |range| {
-        let first = range.start.load(Ordering::Acquire);
-        let hit =
-            first != 0 && first < start.saturating_add(bytes) && start < range.end.load(Ordering::Relaxed);
-        hit.then(|| FileRef {
-            slot: Slot::new(range.slot.load(Ordering::Relaxed)),
-            generation: range.generation.load(Ordering::Relaxed),
-        })
-    })
-}
+use crate::{behind, critical, fds, mapped, process};
 
 /// `mmap`.
 pub unsafe extern "C-unwind" fn mmap(
@@ -108,10 +56,13 @@ fn map(
     behind::show(fd);
     // SAFETY: the program's own call.
     let result = unsafe { call!(libc::SYS_mmap, address, bytes, protection, flags, fd, offset) };
-    let is_unknown = match target {
-        Target::Managed(handle) => result > 0 && !remember(result as usize, bytes, handle.file),
-        _ => false,
-    };
+    // One that is not managed yet may be after its first sync.
+    let is_ours = matches!(target, Target::Managed(_)) || matches!(fds::look(fd), fds::Row::Described(_));
+    let is_readable = watched && protection & libc::PROT_WRITE == 0 && is_ours && result > 0;
+    let is_unknown = is_readable
+        && raw::fstat(fd).is_ok_and(|stat| {
+            stat.regular && !mapped::remember(result as usize, bytes, (stat.dev, stat.ino))
+        });
     // A mapping that came about after all is left now: nobody knows its address yet.
     if is_unknown || writes && !is_possible && result > 0 {
         target::leave_to_kernel(fd, Reason::MappedShared);
@@ -134,15 +85,22 @@ fn is_possible(bytes: size_t, protection: c_int, flags: c_int, fd: c_int, offset
     }
 }
 
+/// Leaves a file to the kernel, if it is managed yet.
+fn leave(client: &Client, (device, ino): (u64, u64)) {
+    if let Some(seen) = client.find(device, ino) {
+        // Fails only when every write to the file fails too.
+        let _ = critical::section(|| client.bypass(seen.file, Reason::MappedShared));
+    }
+}
+
 /// A range's protection is about to change.
 fn protecting(address: *mut c_void, bytes: size_t, protection: c_int) {
     if protection & libc::PROT_WRITE != 0
-        && USED.load(Ordering::Relaxed) != 0
         && let Some(client) = process::client()
     {
-        for file in overlapping(address as usize, bytes) {
-            // Fails only when every write to the file fails too.
-            let _ = critical::section(|| client.bypass(file, Reason::MappedShared));
+        for range in mapped::overlapping(address as usize, bytes) {
+            range.make_writable();
+            leave(client, range.file());
         }
     }
 }
@@ -177,13 +135,12 @@ pub unsafe extern "C-unwind" fn mremap(
     // SAFETY: the program's own call.
     let result = unsafe { call!(libc::SYS_mremap, address, bytes, new_bytes, flags, new_address) };
     if result > 0
-        && USED.load(Ordering::Relaxed) != 0
         && let Some(client) = process::client()
     {
-        for file in overlapping(address as usize, bytes.max(1)) {
-            if !remember(result as usize, new_bytes, file) {
-                // Fails only when every write to the file fails too.
-                let _ = critical::section(|| client.bypass(file, Reason::MappedShared));
+        for range in mapped::overlapping(address as usize, bytes.max(1)) {
+            if !mapped::remember(result as usize, new_bytes, range.file()) {
+                range.make_writable();
+                leave(client, range.file());
             }
         }
     }
