@@ -25,6 +25,7 @@ mod loaded;
 mod locks;
 #[cfg(not(shuttle))]
 mod map;
+mod mix;
 mod moved;
 mod numbers;
 mod openers;
