@@ -309,8 +309,8 @@ impl LaneRow {
         self.check.store(end.check(), Ordering::Relaxed);
     }
 
-    /// What a program's stray stores leave there, for tests: the words without their check.
-    #[doc(hidden)]
+    /// What a program's stray stores leave there: the words without their check.
+    #[cfg(feature = "testing")]
     pub fn scribble_end(&self, end: &LaneEnd) {
         self.generation.store(end.generation, Ordering::SeqCst);
         self.seed.store(end.seed, Ordering::SeqCst);
