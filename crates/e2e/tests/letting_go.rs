@@ -238,8 +238,7 @@ fn a_program_under_holdfast_unmounts_what_it_has_just_written_to() {
     for kind in KINDS {
         let (disk, pool) = (Disk::new(kind), Pool::new());
         let aside = holdfast_e2e::disk::directory();
-        let device =
-            holdfast_e2e::cmd::Cmd::new("findmnt").args(["-no", "SOURCE"]).arg(&disk.root).ok().stdout;
+        let device = Cmd::new("findmnt").args(["-no", "SOURCE"]).arg(&disk.root).ok().stdout;
         let run = pool.run(&["--age-max=60s"]).dir("/");
         run.args(["--", "sh", "-c", SCRIPT, text(&disk.root), text(aside.path()), device.trim()]).ok();
     }
