@@ -6,13 +6,14 @@
 
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
-use holdfast_board::{Board, Plan, SegmentState, Way};
-use holdfast_cache::{Client, FileRef, Outcome as Absorbed, Place};
+use anyhow::{Context, Result};
+use holdfast_board::{Plan, Way};
+use holdfast_cache::{Client, Place};
 use holdfast_media::{Bytes, Mapping, Nvm, OpenMode};
-use holdfast_pool::{Generation, Layout, Seq, Slot, Zone};
+use holdfast_pool::{Layout, Zone};
 
 use crate::bare::{BLOCK_BYTES, Bare, Block};
+use crate::keeperless::{BATCH_MAX, Batches, FILE, client, write};
 use crate::lab::Lab;
 use crate::report::{Bar, Check, Outcome, Run, interleave};
 
@@ -29,22 +30,17 @@ pub fn append_api(lab: &Lab) -> Result<Outcome> {
     }
     let open = || Mapping::open(&path, OpenMode::ReadWrite).map(|(mapping, _)| mapping);
     let layout = Layout::new(POOL_BYTES)?;
-    let client = client(open()?, layout)?;
+    let client = client(open()?, layout, Plan::new(layout.slot_count, layout.segment_count))?;
 
     let segments = layout.offset(Zone::Segments);
     let bare = Bare::open(&path, segments, BATCH * BLOCK_BYTES)?;
     let stream = open()?;
     let source = Block([0x5a; BLOCK_BYTES]);
-    let batches = BATCHES_PER_S * lab.options.seconds;
+    let count = BATCHES_PER_S * lab.options.seconds;
+    let start = Instant::now();
     let timed = |batch: &dyn Fn() -> Result<()>| -> Result<f64> {
-        let mut seconds = 0.0;
-        for _ in 0..batches {
-            let start = Instant::now();
-            batch()?;
-            seconds += start.elapsed().as_secs_f64();
-            recycle(&client);
-        }
-        Ok(seconds * 1e9 / (batches as usize * BATCH) as f64)
+        let batches = Batches { count, operations: BATCH as u64, batch, limit: BATCH_MAX };
+        batches.time(&client, || start.elapsed().as_secs_f64())
     };
     let through_library = |lags: bool, place: fn(u64) -> Place| append(&client, &source, lags, place);
     let with_checksum = || {
@@ -93,36 +89,17 @@ pub fn append_api(lab: &Lab) -> Result<Outcome> {
     Ok(Outcome { series, checks, notes, ..Outcome::default() })
 }
 
-/// A client of a new pool with one file, and no keeper.
-fn client(nvm: Mapping, layout: Layout) -> Result<Client> {
-    let uuid = [0x42; 16];
-    holdfast_pool::format(&nvm, &layout, uuid, 0);
-    let (board, _fd) = Board::create(Plan::new(layout.slot_count, layout.segment_count))
-        .map_err(|error| anyhow::anyhow!("could not make a board: {error:?}"))?;
-    board.header().counter.begin(Seq::new(1));
-    board.files()[0].begin_use(Generation::new(1));
-    board.go(Slot::new(0), Way::Register);
-    Ok(Client::new(nvm, board, layout, uuid, 1))
-}
-
 /// A batch of appends through the library, to a file of which the page cache lags or keeps up.
 fn append(client: &Client, source: &Block, lags: bool, place: fn(u64) -> Place) -> Result<()> {
-    let slot = Slot::new(0);
-    let row = client.board().row(slot);
+    let row = client.row(FILE);
     match (row.state().lags(), lags) {
-        (false, true) => client.board().go(slot, Way::EnterBehind),
-        (true, false) => client.board().go(slot, Way::LeaveBehind),
+        (false, true) => client.board().go(FILE.slot, Way::EnterBehind),
+        (true, false) => client.board().go(FILE.slot, Way::LeaveBehind),
         _ => {}
     }
-    let file = FileRef { slot, generation: Generation::new(1) };
     for number in 0..BATCH as u64 {
         let offset = number * BLOCK_BYTES as u64;
-        let end = offset + BLOCK_BYTES as u64;
-        let parts = [Bytes::from_slice(&source.0)];
-        match client.write_seeking(file, place(offset), &parts, || Ok(BLOCK_BYTES), || Ok(end), |_| Ok(())) {
-            Ok(Absorbed::Absorbed { .. }) => {}
-            other => bail!("the library did not absorb a write: {other:?}"),
-        }
+        write(client, place(offset), &source.0, offset + BLOCK_BYTES as u64)?;
     }
     row.set_end(0);
     Ok(())
@@ -133,13 +110,4 @@ type Timer<'a> = &'a dyn Fn(&dyn Fn() -> Result<()>) -> Result<f64>;
 
 fn side<'a>(timed: Timer<'a>, label: &str, batch: Batch<'a>) -> Run<'a> {
     (label.into(), Box::new(move || timed(&*batch)))
-}
-
-/// Gives full segments back, as a keeper does after expiry.
-fn recycle(client: &Client) {
-    for row in client.board().segments() {
-        if row.state() == SegmentState::Sealed {
-            row.set_state(SegmentState::Free);
-        }
-    }
 }

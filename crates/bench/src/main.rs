@@ -12,6 +12,7 @@ mod behind_writes;
 mod catalog;
 mod fio;
 mod fio_benches;
+mod keeperless;
 mod lab;
 mod lifecycle;
 mod machine;

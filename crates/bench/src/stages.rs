@@ -5,14 +5,15 @@
 //! Stages in a loop overlap less than in the whole, or more: their sum is near the whole, not equal
 //! to it.
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use holdfast_board::{Board, Content, LaneIndex, PAGE_BYTES, Page, Plan, SegmentState, Source, Way};
-use holdfast_cache::{Client, FileRef, Outcome as Absorbed, Place};
+use holdfast_cache::{Client, Place};
 use holdfast_log::{Draft, Kind, Tail, append};
 use holdfast_media::{Bytes, Mapping, Nvm, OpenMode};
-use holdfast_pool::{Generation, Layout, SEGMENT_HEADER_BYTES, Segment, Seq, Slot};
+use holdfast_pool::{Layout, SEGMENT_HEADER_BYTES, Segment, Seq};
 
 use crate::behind_writes::behind;
+use crate::keeperless::{self, BATCH_MAX, Batches, FILE};
 use crate::lab::{Lab, lay_out};
 use crate::report::{Check, Outcome, Run, interleave};
 use crate::worker::Work;
@@ -21,7 +22,6 @@ const POOL_BYTES: u64 = 256 << 20;
 const FILE_PAGES: u64 = 1 << 18;
 /// Writes between two clean-ups; with their headers they fit the pool.
 const BATCH: u64 = 20_000;
-const FILE: FileRef = FileRef { slot: Slot::new(0), generation: Generation::new(1) };
 
 /// The stages.
 pub fn stages(lab: &Lab) -> Result<Outcome> {
@@ -85,7 +85,7 @@ impl Loops<'_> {
         let lane = &board.lanes()[board.lanes().len() - 1];
         for _ in 0..BATCH {
             while !lane.try_take(1) {}
-            lane.announce(Slot::new(0), board.next_seq().next());
+            lane.announce(FILE.slot, board.next_seq().next());
             lane.end_announcement();
             lane.let_go();
         }
@@ -95,9 +95,9 @@ impl Loops<'_> {
     fn locks(&self) -> Result<()> {
         let board = self.board();
         for &page in &self.pages {
-            board.prefetch_page(Slot::new(0), Page::new(page));
-            board.page_locks().lock(LaneIndex::new(1), Slot::new(0), page * PAGE_BYTES, PAGE_BYTES);
-            board.page_locks().unlock(LaneIndex::new(1), Slot::new(0), page * PAGE_BYTES, PAGE_BYTES);
+            board.prefetch_page(FILE.slot, Page::new(page));
+            board.page_locks().lock(LaneIndex::new(1), FILE.slot, page * PAGE_BYTES, PAGE_BYTES);
+            board.page_locks().unlock(LaneIndex::new(1), FILE.slot, page * PAGE_BYTES, PAGE_BYTES);
         }
         Ok(())
     }
@@ -126,11 +126,11 @@ impl Loops<'_> {
             let segment = Segment::new((number / per_segment) as u32 % layout.segment_count);
             let at = SEGMENT_HEADER_BYTES + number % per_segment * taken;
             let segment_offset = layout.segment_offset(segment);
-            let tail = Tail { segment_offset, at: at as u32, generation: Generation::new(1), seed: 1 };
+            let tail = Tail { segment_offset, at: at as u32, generation: FILE.generation, seed: 1 };
             let draft = Draft {
                 kind: Kind::Write,
-                slot: Slot::new(0),
-                slot_generation: Generation::new(1),
+                slot: FILE.slot,
+                slot_generation: FILE.generation,
                 seq: Seq::new(number),
                 file_offset: 0,
                 extent: bytes as u64,
@@ -150,8 +150,8 @@ impl Loops<'_> {
     fn rows(&self) -> Result<()> {
         let board = self.board();
         for &page in &self.pages {
-            board.prefetch_page(Slot::new(0), Page::new(page));
-            if let Some(row) = board.pages().find(Slot::new(0), Page::new(page)) {
+            board.prefetch_page(FILE.slot, Page::new(page));
+            if let Some(row) = board.pages().find(FILE.slot, Page::new(page)) {
                 board.pages().replace(row.index, whole_page(), Seq::new(1));
             }
         }
@@ -160,40 +160,30 @@ impl Loops<'_> {
 
     fn whole(&self) -> Result<()> {
         for &page in &self.pages {
-            let parts = [Bytes::from_slice(&SOURCE)];
-            let place = Place::At(page * PAGE_BYTES);
-            match self.client.write_seeking(FILE, place, &parts, || Ok(4096), || Ok(0), |_| Ok(())) {
-                Ok(Absorbed::Absorbed { .. }) => {}
-                other => bail!("the library did not absorb a write: {other:?}"),
-            }
+            keeperless::write(self.client, Place::At(page * PAGE_BYTES), &SOURCE, 0)?;
         }
         Ok(())
     }
 }
 
-/// A client of a new pool without a keeper, with one file in state Behind of which the log has
-/// every page.
+/// A client without a keeper, with its file in state Behind and every page of it in the log.
 fn client(nvm: Mapping, layout: Layout) -> Result<Client> {
-    holdfast_pool::format(&nvm, &layout, [0x42; 16], 0);
     // Page rows for the whole file, as the pool of a real run would have them.
     let plan = Plan::new(layout.slot_count, 2048).with_frames(0);
-    let (board, _fd) =
-        Board::create(plan).map_err(|error| anyhow::anyhow!("could not make a board: {error:?}"))?;
+    let client = keeperless::client(nvm, layout, plan)?;
+    let board = client.board();
     board.use_huge_pages();
-    board.header().counter.begin(Seq::new(1));
-    let row = row_of(&board);
-    row.begin_use(Generation::new(1));
+    let row = row_of(board);
     row.set_end(FILE_PAGES * PAGE_BYTES);
-    board.go(Slot::new(0), Way::Register);
-    board.go(Slot::new(0), Way::EnterBehind);
+    board.go(FILE.slot, Way::EnterBehind);
     for row in &board.segments()[layout.segment_count as usize..] {
         row.set_state(SegmentState::Pinned);
     }
     // All rows are there before the first stage is timed.
     for page in 0..FILE_PAGES {
-        board.pages().insert(Slot::new(0), Page::new(page), whole_page(), Seq::new(1), row.page_rows());
+        board.pages().insert(FILE.slot, Page::new(page), whole_page(), Seq::new(1), row.page_rows());
     }
-    Ok(Client::new(nvm, board, layout, [0x42; 16], 1))
+    Ok(client)
 }
 
 /// All bytes of a page, somewhere in the log.
@@ -218,19 +208,8 @@ type Stage<'a> = Box<dyn Fn() -> Result<()> + 'a>;
 /// A side that tells the nanoseconds of one of `BATCH` times `batches` operations.
 fn timed<'a>(client: &'a Client, batches: u64, label: &str, stage: Stage<'a>) -> Run<'a> {
     let sample = move || {
-        let mut seconds = 0.0;
-        for _ in 0..batches {
-            let start = cpu_s();
-            stage()?;
-            seconds += cpu_s() - start;
-            // As a keeper does once all of it is written over.
-            for row in client.board().segments() {
-                if row.state() == SegmentState::Sealed {
-                    row.set_state(SegmentState::Free);
-                }
-            }
-        }
-        Ok(seconds * 1e9 / (batches * BATCH) as f64)
+        let batches = Batches { count: batches, operations: BATCH, batch: &*stage, limit: BATCH_MAX };
+        batches.time(client, cpu_s)
     };
     (label.into(), Box::new(sample))
 }

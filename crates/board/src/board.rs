@@ -340,7 +340,7 @@ mod tests {
     #[test]
     fn settled_seq_stays_below_announced_writers_of_the_same_file() {
         let (board, _fd) = Board::create(Plan::new(256, 16)).unwrap();
-        board.header().counter.raise(Seq::new(100));
+        board.raise_counter(Seq::new(100));
         assert_eq!(board.settled_seq(Slot::new(7)), Seq::new(99));
         board.lanes()[1].announce(Slot::new(7), Seq::new(51));
         assert_eq!(board.settled_seq(Slot::new(7)), Seq::new(49));

@@ -69,8 +69,7 @@ impl Census {
 #[repr(C, align(64))]
 #[derive(Default)]
 pub struct Roll {
-    /// The census.
-    pub census: Census,
+    pub(crate) census: Census,
 }
 
 #[cfg(all(test, not(shuttle)))]

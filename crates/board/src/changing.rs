@@ -8,6 +8,7 @@
 //! only counted, and while one is, every process that ends counts as one that died in such a call.
 //! Nobody waits here.
 
+use crate::mix::{mix, upper};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// Calls that can be told apart at a time.
@@ -78,7 +79,7 @@ impl Default for Calls {
 impl Calls {
     /// A thread of `client` begins such a call. One thread makes one at a time.
     pub fn begin(&self, client: u32, thread: u64, change: Change) -> Changing<'_> {
-        let first = (thread.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize;
+        let first = upper(mix(thread, 0, 0)) as usize;
         let row = (0..CHANGING_ROWS)
             .map(|step| &self.rows[first.wrapping_add(step) % CHANGING_ROWS])
             .find(|row| row.take(client, thread));

@@ -28,6 +28,21 @@ fn sound(seq: Seq) -> u64 {
 }
 
 impl Board {
+    /// The counter begins with this number; only while nobody draws.
+    pub fn begin_counter(&self, next: Seq) {
+        self.header().counter.begin(next);
+    }
+
+    /// No number below this one is given out any more.
+    pub fn raise_counter(&self, next: Seq) {
+        self.header().counter.raise(next);
+    }
+
+    /// How often the counter was put right, since a program had stored something into it.
+    pub fn counter_mended(&self) -> u64 {
+        self.header().counter_mended.get()
+    }
+
     /// Draws a number that is above all that this process drew, and above `floor`.
     #[inline]
     fn draw(&self, floor: u64) -> Seq {
@@ -115,7 +130,7 @@ mod tests {
                 assert!(next > newest && next.get() < NUMBER_MAX, "{turn}: {next:?}");
             }
         }
-        assert!(keeper.header().counter_mended.get() > 0);
+        assert!(keeper.counter_mended() > 0);
     }
 
     #[test]
@@ -126,6 +141,6 @@ mod tests {
         // What another process knows of the file.
         row.expired_seq.store(Seq::new(5000), Ordering::SeqCst);
         assert!(board.draw_seq(row) > Seq::new(5000));
-        assert_eq!(board.header().counter_mended.get(), 1);
+        assert_eq!(board.counter_mended(), 1);
     }
 }

@@ -8,6 +8,7 @@ use holdfast_pool::Generation;
 use crate::census::Census;
 use crate::header::Header;
 use crate::ledger::Epoch;
+use crate::mix::{mix, upper};
 use crate::owner::{WAITERS, Waiter, lock_word, unlock_word};
 use crate::stalls::Held;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, wait};
@@ -407,9 +408,7 @@ impl Held for FileRow {
 /// hides one from a look; the kernel's notice of the change is not hidden by it.
 pub fn ownership_print(mode: u32, owner: u32, group: u32) -> u32 {
     let [mode, owner, group] = [mode & 0o7777, owner, group].map(u64::from);
-    let mixed = (group << 32 | owner).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29) ^ mode;
-    let mixed = mixed.wrapping_mul(0xd6e8_feb8_6659_fd93);
-    ((mixed >> 32) as u32 | (FLAGS + 1)) & !FLAGS
+    (upper(mix(mode, owner, group)) | (FLAGS + 1)) & !FLAGS
 }
 
 /// What a word of [`FileRow`] says of the creation of a file without a record.

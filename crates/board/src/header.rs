@@ -5,7 +5,7 @@ use core::time::Duration;
 use holdfast_pool::Slot;
 
 use crate::alive::Alive;
-use crate::census::Roll;
+use crate::census::{Census, Roll};
 use crate::changing::Calls;
 use crate::counter::{Counter, Draws, Tally};
 use crate::habits::Habits;
@@ -22,9 +22,9 @@ use crate::taken::Taken;
 use crate::took::Took;
 use crate::treelog::TreeLog;
 
-/// Value of `announces_opens` with which an open of a managed file waits for the keeper, which may
-/// have it leased.
-pub const LEASES_FILES: u32 = 2;
+/// Values of `announces_opens`.
+const ANNOUNCED: u32 = 1;
+const LEASED: u32 = 2;
 
 /// The board's front.
 #[repr(C)]
@@ -45,9 +45,9 @@ pub struct Header {
     /// Once it does not live nothing is acknowledged any more.
     pub(crate) keeper: Alive,
     /// The pool's one counter: every seq, segment generation and slot generation is drawn from it.
-    pub counter: Draws,
+    pub(crate) counter: Draws,
     /// How often it was put right, since a program had stored something into it.
-    pub counter_mended: Counter,
+    pub(crate) counter_mended: Counter,
     /// Rung whenever segments become free; writers that need one sleep on it.
     pub segments_freed: Bell,
     /// 1 while somebody sleeps until a lane is let go.
@@ -57,7 +57,7 @@ pub struct Header {
     /// Makes the expirer look at once.
     pub expirer_wake: Bell,
     /// Segments that may still fill up before the keeper is rung: with 0 it hears of each one.
-    pub quiet_segments: Switch,
+    pub(crate) quiet_segments: Switch,
     /// Rung with every posted request, and every hearing that is asked for.
     pub request_wake: Bell,
     /// What clients have the keeper hear beside their syncs.
@@ -68,8 +68,8 @@ pub struct Header {
     pub taken: Taken,
     /// Forks announced by parents whose children have not said hello yet.
     pub(crate) forks_pending: Switch,
-    /// Nanoseconds a writer waits per segment while space is short; set by the keeper (throttling).
-    pub throttle_ns: Counter,
+    /// Nanoseconds a writer waits per segment while space is short.
+    pub(crate) throttle_ns: Counter,
     /// 1 while a log that is short goes on in a file: what can go to the page cache at once need
     /// not be brought there later. Set by the keeper.
     pub log_goes_on: Switch,
@@ -77,14 +77,13 @@ pub struct Header {
     pub write_behind: Switch,
     /// 1 when files are logged from their first sync on (durability = sync); set by the keeper.
     pub logs_on_sync: Switch,
-    /// Files in state Behind, or about to be: while it is 0 every read is the kernel's.
-    pub behind_files: Roll,
+    behind_files: Roll,
     /// 1 once a file was in that state: the kernel may show times of the keeper's own changes.
     pub times_kept: Switch,
     pub(crate) ledgers: [LedgerRow; LEDGER_ROWS],
-    /// Not 0 when clients announce opens before they make them, [`LEASES_FILES`] when files are
-    /// leased besides; set by the keeper.
-    pub announces_opens: Switch,
+    /// Not 0 when clients announce opens before they make them, [`LEASED`] when files are leased
+    /// besides.
+    announces_opens: Switch,
     opens: [OpensRow; OPENS_ROWS],
     /// Threads that are in opens of the library's, while a fence asks.
     pub openers: Openers,
@@ -113,11 +112,11 @@ pub struct Header {
     pub truncates_absorbed: Counter,
     /// Raised before and after each truncation by a client, so that its smaller size is not taken
     /// for an outsider's.
-    pub resizes: Counter,
+    resizes: Counter,
     /// Times a file was brought to disk before a call went around the log.
     pub settles: Counter,
     /// Rounds of expiry that are over.
-    pub rounds: Counter,
+    pub(crate) rounds: Counter,
     /// Calls that went around the log because rounds of expiry did not give it room.
     pub no_room: Counter,
     /// When a client last changed something that no record holds, in nanoseconds since 1970:
@@ -180,6 +179,42 @@ impl Header {
     /// The ledgers of file systems with managed files, with their devices.
     pub fn ledgers_in_use(&self) -> impl Iterator<Item = (u64, &LedgerRow)> {
         self.ledgers.iter().filter(|row| row.is_in_use()).filter_map(|row| Some((row.device()?, row)))
+    }
+
+    /// Files in state Behind, or about to be: while there are none every read is the kernel's.
+    #[inline]
+    pub fn behind_files(&self) -> &Census {
+        &self.behind_files.census
+    }
+
+    /// Has clients announce opens before they make them. With `leased` those of managed files wait
+    /// for the keeper, which may have them leased. Before programs are let in.
+    pub fn have_opens_announced(&self, leased: bool) {
+        self.announces_opens.set_level(if leased { LEASED } else { ANNOUNCED });
+    }
+
+    /// Whether opens are announced before they are made.
+    #[inline]
+    pub fn announces_opens(&self) -> bool {
+        self.announces_opens.seems_on()
+    }
+
+    /// Whether files may be leased.
+    #[inline]
+    pub fn leases_files(&self) -> bool {
+        self.announces_opens.level_hint() == LEASED
+    }
+
+    /// A client is about to truncate a file, or has: a smaller size that is seen meanwhile may be
+    /// its doing.
+    pub fn note_resize(&self) {
+        self.resizes.add(1);
+    }
+
+    /// How often that was noted: the same answer twice, and none was under way that began or ended
+    /// in between.
+    pub fn resizes(&self) -> u64 {
+        self.resizes.get()
     }
 
     /// The opens of files without a row, by inode number.

@@ -6,6 +6,7 @@
 //! What an owner reads of its own lane are its own stores, so these loads are relaxed. What others
 //! read is `SeqCst`: they compare it with other words of the board, and look seldom.
 
+use crate::mix::{mix, upper};
 use crate::numbers::{AtomicGeneration, AtomicSeq};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use holdfast_pool::{Generation, Segment, Seq, Slot};
@@ -39,9 +40,7 @@ pub struct LaneEnd {
 impl LaneEnd {
     fn check(&self) -> u32 {
         let place = u64::from(self.segment.word()) << 32 | u64::from(self.at);
-        let mixed = (place ^ u64::from(self.seed).rotate_left(17)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let mixed = (mixed.rotate_left(29) ^ self.generation.get()).wrapping_mul(0xd6e8_feb8_6659_fd93);
-        (mixed >> 32) as u32
+        upper(mix(place, self.seed.into(), self.generation.get()))
     }
 }
 
@@ -310,8 +309,8 @@ impl LaneRow {
         self.check.store(end.check(), Ordering::Relaxed);
     }
 
-    /// What a program's stray stores leave there, for tests: the words without their check.
-    #[doc(hidden)]
+    /// What a program's stray stores leave there: the words without their check.
+    #[cfg(feature = "testing")]
     pub fn scribble_end(&self, end: &LaneEnd) {
         self.generation.store(end.generation, Ordering::SeqCst);
         self.seed.store(end.seed, Ordering::SeqCst);

@@ -9,6 +9,7 @@
 //! nothing is in them alone.
 
 use crate::census::Census;
+use crate::mix::mix;
 use crate::numbers::{AtomicSeq, Frame};
 use crate::page::{FilePage, PAGE_BYTES, Page, home};
 use crate::sync::{AtomicU64, Ordering};
@@ -106,14 +107,10 @@ pub struct Row {
     pub holds: bool,
 }
 
-/// What a row's words come to. Each bit of each word counts: a change of one word always shows, and
-/// one of two shows unless they were made for each other.
+/// What a row's words come to.
 #[inline]
 fn check_of(key: u64, content: u64, oldest_seq: Seq) -> u64 {
-    let words = key.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(11)
-        ^ content.wrapping_mul(0xbf58_476d_1ce4_e5b9).rotate_left(27)
-        ^ oldest_seq.get().wrapping_mul(0x94d0_49bb_1331_11eb).rotate_left(43);
-    let check = (words ^ words >> 29).wrapping_mul(0xd6e8_feb8_6659_fd93);
+    let check = mix(key, content, oldest_seq.get());
     if check == BLANK { !BLANK } else { check }
 }
 

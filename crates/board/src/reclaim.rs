@@ -59,7 +59,44 @@ impl Board {
     }
 }
 
+/// The longest pause that the keeper asks for of a writer, so that its pace is the disk's. More
+/// than that no keeper has said.
+const THROTTLE_MAX: Duration = Duration::from_millis(50);
+
 impl Header {
+    /// How long a writer waits that takes so many segments.
+    pub fn throttle(&self, segments: u32) -> Duration {
+        Duration::from_nanos(self.throttle_ns.get().saturating_mul(segments.into())).min(THROTTLE_MAX)
+    }
+
+    /// Has writers wait so long for each segment, within bounds, because space is short
+    /// (throttling). The keeper's alone.
+    pub fn set_throttle(&self, per_segment: Duration) {
+        self.throttle_ns.set(per_segment.min(THROTTLE_MAX).as_nanos() as u64);
+    }
+
+    /// What a program's stray store leaves there, in nanoseconds.
+    #[cfg(feature = "testing")]
+    pub fn scribble_throttle(&self, per_segment_ns: u64) {
+        self.throttle_ns.set(per_segment_ns);
+    }
+
+    /// A round of expiry is over: everything that was live when the one before it was over has been
+    /// tried, or only dead segments were looked for.
+    pub fn end_round(&self) {
+        self.rounds.add(1);
+    }
+
+    /// How many rounds are over.
+    pub fn rounds(&self) -> u64 {
+        self.rounds.get()
+    }
+
+    /// So many segments may fill up before the keeper is rung; with 0 it hears of each one.
+    pub fn stay_quiet_for(&self, segments: u32) {
+        self.quiet_segments.set_level(segments);
+    }
+
     /// Tells whoever waits for log space that segments became free.
     pub fn announce_free_segments(&self) {
         self.segments_freed.ring_all();
@@ -105,5 +142,19 @@ impl Header {
             wait(idle, 1, limit);
         }
         idle.store(0, Ordering::SeqCst);
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stray_store_has_no_writer_wait_for_long() {
+        let header = Header::default();
+        header.set_throttle(Duration::from_micros(70));
+        assert_eq!(header.throttle(3), Duration::from_micros(210));
+        header.throttle_ns.set(u64::MAX);
+        assert_eq!(header.throttle(3), THROTTLE_MAX);
     }
 }

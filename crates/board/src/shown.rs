@@ -4,6 +4,7 @@
 //! One bit per place, never taken back. Another file with the same place only stays out of that
 //! state without need.
 
+use crate::mix::{mix_file, upper};
 use crate::sync::{AtomicU64, Ordering};
 
 /// Words of bits.
@@ -23,9 +24,8 @@ impl Default for Shown {
 
 impl Shown {
     fn place(&self, dev: u64, ino: u64) -> (&AtomicU64, u64) {
-        // Fibonacci hashing: neighbouring inodes go to different words.
-        let hash = (ino ^ dev.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        (&self.words[(hash >> 58) as usize], 1 << (hash >> 52 & 63))
+        let place = upper(mix_file(dev, ino)) as usize % (SHOWN_WORDS * 64);
+        (&self.words[place / 64], 1 << (place % 64))
     }
 
     /// Notes a file. Who notes it looks for its row afterwards: the keeper, which looks here with

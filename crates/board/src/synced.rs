@@ -3,9 +3,9 @@
 
 use core::sync::atomic::AtomicU64;
 
+use crate::mix::mix_file;
 use crate::numbers::Inode;
 use crate::sync::Ordering;
-use crate::treelog::mix;
 
 /// Files that are told apart.
 const FILES: usize = 64;
@@ -33,7 +33,7 @@ impl Default for SyncedFiles {
 }
 
 fn print(file: Inode) -> u64 {
-    mix(file.device, file.ino) | 1
+    mix_file(file.device, file.ino) | 1
 }
 
 impl SyncedFiles {

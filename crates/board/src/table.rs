@@ -10,6 +10,7 @@ use core::time::Duration;
 
 use crate::board::Board;
 use crate::files::FileRow;
+use crate::mix::{mix, mix_file, upper};
 use crate::numbers::Inode;
 use crate::stalls::Stall;
 use crate::strays::Stray;
@@ -41,19 +42,15 @@ pub struct Listed {
     pub ino: u64,
 }
 
-fn mixed(dev: u64, ino: u64) -> u64 {
-    (ino ^ dev.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
-}
-
 /// The word of a file: its slot's, and above it a check of slot, device and inode.
 fn word_of(slot: Slot, dev: u64, ino: u64) -> u64 {
-    let check = (mixed(dev, ino) ^ u64::from(slot.word())).wrapping_mul(0xd6e8_feb8_6659_fd93);
+    let check = mix(dev, ino, slot.word().into());
     (check & !u64::from(u32::MAX)) | u64::from(slot.word())
 }
 
 impl Board {
     fn bucket_of(&self, dev: u64, ino: u64) -> usize {
-        (mixed(dev, ino) >> 32) as usize & (self.plan.bucket_count as usize - 1)
+        upper(mix_file(dev, ino)) as usize & (self.plan.bucket_count as usize - 1)
     }
 
     /// The table of a board that is being made, of which nobody knows yet.

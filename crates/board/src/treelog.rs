@@ -10,6 +10,7 @@
 //! and those that were before. A bit is never taken back from the second, and may stand for another
 //! file besides: at worst something is synced without need, once between two commits.
 
+use crate::mix::{mix, mix_file, upper};
 use crate::sync::{AtomicU64, Ordering};
 
 /// Words of bits of each set.
@@ -47,19 +48,9 @@ impl Default for TreeLog {
     }
 }
 
-/// Mixes two words (the finalizer of MurmurHash3, twice).
-pub(crate) fn mix(first: u64, second: u64) -> u64 {
-    let finish = |mut word: u64| {
-        word = (word ^ word >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);
-        word = (word ^ word >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
-        word ^ word >> 33
-    };
-    finish(finish(first).wrapping_add(second))
-}
-
 fn place(dev: u64, ino: u64) -> (usize, u64) {
-    let hash = mix(dev, ino);
-    ((hash >> 6) as usize % WORDS, 1 << (hash % 64))
+    let place = upper(mix_file(dev, ino)) as usize % (WORDS * 64);
+    (place / 64, 1 << (place % 64))
 }
 
 fn has(set: &[AtomicU64; WORDS], (word, bit): (usize, u64)) -> bool {
@@ -136,9 +127,8 @@ impl TreeLog {
     }
 
     fn print(moment: Moment, dev: u64, ino: u64) -> (usize, u64) {
-        let directory = mix(dev, ino);
         // 0 is no directory.
-        (directory as usize % RELOGGED, mix(directory, moment.0) | 1)
+        (upper(mix_file(dev, ino)) as usize % RELOGGED, mix(dev, ino, moment.0) | 1)
     }
 }
 

@@ -10,8 +10,8 @@ use crate::sync::Ordering;
 use holdfast_pool::{Generation, Seq};
 
 impl FileRow {
-    /// What a program's stray store leaves in the word of the state, for tests.
-    #[doc(hidden)]
+    /// What a program's stray store leaves in the word of the state.
+    #[cfg(feature = "testing")]
     pub fn scribble_state(&self, word: u32) {
         self.state.store(word, Ordering::SeqCst);
     }

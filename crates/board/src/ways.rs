@@ -145,7 +145,7 @@ impl Board {
         // A row that begins its use has a generation already.
         let before = FileState::from_u32(row.state.load(Ordering::SeqCst));
         debug_assert!(way.from().contains(&before), "{way:?} of a file in state {before:?}");
-        let census = &self.header().behind_files.census;
+        let census = self.header().behind_files();
         if way.to().lags() {
             census.enter();
         }

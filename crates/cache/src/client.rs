@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 #[cfg(not(shuttle))]
 use holdfast_board::BoardError;
-use holdfast_board::{Board, Epoch, FileRow, LEASES_FILES, LedgerRow, TAKER_ID};
+use holdfast_board::{Board, Epoch, FileRow, LedgerRow, TAKER_ID};
 use holdfast_canary::{Canary, on};
 use holdfast_media::{Mapping, Nvm};
 use holdfast_pool::{Layout, Seq, Slot};
@@ -186,7 +186,7 @@ impl<N: Nvm> Client<N> {
     /// Whether opens must be announced before they are made.
     #[inline]
     pub fn announces_opens(&self) -> bool {
-        self.board.header().announces_opens.seems_on()
+        self.board.header().announces_opens()
     }
 
     /// Makes an open of the library's, so that a fence which asks knows it for one.
@@ -272,7 +272,7 @@ impl<N: Nvm> Client<N> {
     /// Whether descriptions of the program's may be leased.
     #[inline]
     pub fn leases_files(&self) -> bool {
-        self.board.header().announces_opens.level_hint() == LEASES_FILES
+        self.board.header().leases_files()
     }
 
     /// Asks the keeper to manage the file behind `fd`; `None` leaves it to the kernel. `noted` says

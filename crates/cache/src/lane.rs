@@ -4,8 +4,6 @@
 mod fit;
 mod room;
 
-pub use room::THROTTLE_MAX;
-
 use crate::stop::NoRoom;
 use crate::stop::Stop;
 use holdfast_pool::{Segment, Seq};

@@ -39,7 +39,7 @@ pub use errno::Errno;
 pub use file::{FileRef, Look, Origin, Outcome, Place, Seen};
 /// For [`designs`].
 pub use holdfast_board::{FileState, Inode};
-pub use lane::{Lane, THROTTLE_MAX};
+pub use lane::Lane;
 pub use names::{Named, Removal, Renaming, Replace};
 pub use read::Reading;
 pub use reason::{Reason, Unseen};

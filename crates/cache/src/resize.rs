@@ -111,7 +111,7 @@ impl<N: Nvm> Client<N> {
         let row = self.row(file);
         let changed = if kind == Kind::Punch { extent } else { u64::MAX - offset };
         self.forget_loaded(file, offset, changed);
-        self.board.header().resizes.add(1);
+        self.board.header().note_resize();
         let (seq, result) = if on(Canary::ResizeLoggedLate) {
             let result = raw();
             (lane.append_called(file, kind, offset, extent), result)
@@ -132,7 +132,7 @@ impl<N: Nvm> Client<N> {
             }
             Ok(()) => {}
         }
-        self.board.header().resizes.add(1);
+        self.board.header().note_resize();
         if result.is_ok() {
             self.note_recorded(row);
         }

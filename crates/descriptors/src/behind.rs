@@ -34,14 +34,14 @@ pub enum Reader {
 /// That no file is in state Behind now, if that is so.
 #[inline]
 pub fn none_behind() -> Option<Seen> {
-    process::client()?.board().header().behind_files.census.none()
+    process::client()?.board().header().behind_files().none()
 }
 
 /// Who knows how to read the file behind `fd`.
 #[inline]
 pub fn reader(fd: c_int) -> Reader {
     let Some(client) = process::client() else { return Reader::Kernels(None) };
-    let seen = client.board().header().behind_files.census.none();
+    let seen = client.board().header().behind_files().none();
     match seen {
         Some(_) => Reader::Kernels(seen),
         None => absorbed(client, fd).map_or(Reader::Kernels(None), |file| Reader::Of(client, file)),
@@ -51,7 +51,7 @@ pub fn reader(fd: c_int) -> Reader {
 /// Whether no file was in state Behind from that look on until now.
 #[inline]
 pub fn none_entered(seen: Seen) -> bool {
-    process::client().is_none_or(|client| client.board().header().behind_files.census.still_none(seen))
+    process::client().is_none_or(|client| client.board().header().behind_files().still_none(seen))
 }
 
 /// The absorbed file behind `fd`, if one of its process' files may ever be in state Behind.

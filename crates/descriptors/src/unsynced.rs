@@ -4,6 +4,7 @@
 use core::ffi::c_int;
 
 use holdfast_cache::Client;
+use holdfast_session::Description;
 
 use crate::descriptor::Descriptor;
 use crate::fds::{self, Row};
@@ -20,18 +21,25 @@ pub fn leaves_sync(client: &Client, fd: c_int) -> bool {
 /// otherwise.
 #[inline]
 pub fn pass(fd: c_int, raw: impl FnOnce() -> isize) -> Option<isize> {
-    let client = process::client().filter(|client| client.logs_on_sync())?;
-    let Row::Described(description) = fds::look(fd) else { return None };
+    let (client, description) = unsynced(fd)?;
     holdfast_session::pass(client, description, &Descriptor(fd), raw)
 }
 
 /// As [`pass`], for a call that moves the cursor.
 #[inline]
 pub fn pass_moving_cursor(fd: c_int, raw: impl FnOnce() -> isize) -> Option<isize> {
-    pass(fd, || match fds::look(fd) {
-        Row::Described(description) => description.moving_cursor(raw),
-        _ => raw(),
-    })
+    let (client, description) = unsynced(fd)?;
+    holdfast_session::pass_moving_cursor(client, description, &Descriptor(fd), raw)
+}
+
+/// What changes may go past the log by, where files are logged from their first sync on.
+#[inline]
+fn unsynced(fd: c_int) -> Option<(&'static Client, &'static Description)> {
+    let client = process::client().filter(|client| client.logs_on_sync())?;
+    match fds::look(fd) {
+        Row::Described(description) => Some((client, description)),
+        _ => None,
+    }
 }
 
 /// Something was done to the file behind `fd` that no slot will hold, a new file's creation

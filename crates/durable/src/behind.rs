@@ -141,7 +141,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             self.keep_times(file);
             // Before the first write that only the log has.
             self.set_ahead(file, &mut meta, true);
-            meta.seen.begin_behind(stat.size, self.board.header().resizes.get());
+            meta.seen.begin_behind(stat.size, self.board.header().resizes());
             self.board.go(file.slot, way);
             let header = self.board.header();
             meta.may_be_behind = !header.shown.has(stat.dev, stat.ino);

@@ -42,7 +42,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// Everything that was live when the last call of this was made has been tried: who waits for
     /// log space since may give up.
     pub fn note_round(&self) {
-        self.board.header().rounds.add(1);
+        self.board.header().end_round();
     }
 
     /// As `expire_all`, for the files and the records up to the seqs that `due` says. Nothing else

@@ -257,14 +257,14 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// and grows with each drain. What was seen stays until it is seen to: who looks again with the
     /// writers kept out finds the same.
     fn kernel_shrank(&self, file: &ManagedFile<D::File>, known: u64) -> bool {
-        let resizes = &self.board.header().resizes;
+        let resizes = || self.board.header().resizes();
         // One after the other: a size from before a drain would seem smaller than one from behind
         // it.
         let mut meta = file.meta();
-        let before = resizes.get();
+        let before = resizes();
         let Ok(stat) = file.held().stat() else { return false };
         let seen = &mut meta.seen;
-        let is_comparable = before == seen.resizes && before == resizes.get();
+        let is_comparable = before == seen.resizes && before == resizes();
         if is_comparable && stat.size < seen.size.min(known) {
             return true;
         }
@@ -348,7 +348,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         {
             let mut meta = file.meta();
             meta.seen.is_unsettled = true;
-            (meta.seen.size, meta.seen.resizes) = (0, self.board.header().resizes.get());
+            (meta.seen.size, meta.seen.resizes) = (0, self.board.header().resizes());
         }
         self.leave_behind(file, true)?;
         if is_older {

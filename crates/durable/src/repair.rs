@@ -105,7 +105,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         let slot = dead.slot;
         let Some(row) = self.board.files().get(slot.index()) else { return };
         // It may have died in a truncation.
-        self.board.header().resizes.add(1);
+        self.board.header().note_resize();
         if !on(Canary::FinishedByDisk) && self.finish(dead, seq, row) {
             return;
         }

@@ -220,7 +220,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         self.drain_all(file)?;
         // Older bytes are back for a moment: nobody's look at the page cache counts until that is
         // over.
-        let counts = [&self.board.header().behind_files.census, self.board.row(file.slot).page_rows()];
+        let counts = [self.board.header().behind_files(), self.board.row(file.slot).page_rows()];
         counts.iter().for_each(|count| count.enter());
         let replayed = self.open_for_writing(file).and_then(|target| {
             self.unseen_in_times(file, &target, |_| {

@@ -2,21 +2,11 @@
 # The guest's first process. The host says what to do by variables on the kernel's command line, and
 # hears of it on the second serial line: setup, judge (a directory of an earlier boot), load (a
 # directory).
-/bin/busybox --install -s /bin
-export PATH=/bin
-mount -t proc none /proc
-mount -t sysfs none /sys
-mount -t devtmpfs none /dev
+. /first
 mkdir -p /dev/shm
 mount -t tmpfs none /dev/shm
 mount -t tmpfs none /run
 mount -t tmpfs none /tmp
-for module in $(cat /etc/modules); do
-    insmod "/lib/modules/$module.ko" || echo "insmod $module failed"
-done
-line=/dev/ttyS1
-stty -F $line raw -echo
-tell() { echo "$*" >$line; }
 
 pool_of() {
     case $1 in

@@ -30,6 +30,7 @@ impl Content {
         }
         let order: String = modules.iter().map(|(name, _)| format!("{name}\n")).collect();
         content.text("etc/modules", &order);
+        content.text("first", include_str!("first.sh"));
         content.text("init", init);
         Ok(content)
     }

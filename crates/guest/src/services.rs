@@ -87,6 +87,7 @@ fn content(kernel: &Kernel, home: &Path) -> Result<Content> {
     for program in ["ndctl", "mkfs.ext4"] {
         content.program(&need::tool(program))?;
     }
+    content.text("steps", include_str!("services/steps.sh"));
     content.text("before", include_str!("services/before.sh"));
     content.text("after", include_str!("services/after.sh"));
     let package = package(home)?;

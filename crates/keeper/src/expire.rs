@@ -9,7 +9,6 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use holdfast_board::{SegmentState, monotonic_ns};
-use holdfast_cache::THROTTLE_MAX;
 use holdfast_canary::{Canary, on};
 
 use crate::ages::{Dirty, Due};
@@ -61,7 +60,7 @@ pub(crate) fn run(keeper: &Arc<Keeper>) {
     while !keeper.is_stopping() {
         let due = expirer.sleep_until_due();
         let wanted = keeper.drain_wanted.load(Ordering::SeqCst);
-        if keeper.durable.board.header().counter_mended.get() != 0 {
+        if keeper.durable.board.counter_mended() != 0 {
             keeper.notes.once(COUNTER_MENDED.to_owned());
         }
         if robust::mend(keeper.durable.board.header(), &keeper.ending) {
@@ -128,7 +127,7 @@ impl Expirer<'_> {
                 // Files that were settled one by one left dead segments behind; whoever waits for
                 // them rang.
                 keeper.durable.free_segments();
-                header.rounds.add(1);
+                header.end_round();
                 header.sleep_idle(seen, || self.anything_dirty(), self.idle_files().unwrap_or(IDLE));
                 self.retire_idle();
                 continue;
@@ -314,9 +313,9 @@ impl Expirer<'_> {
         };
         // One that was about a few files says nothing to who waits for space.
         let was_for_space = self.keeper.reclaim_stuck.load(Ordering::SeqCst)
-            || durable.board.header().behind_files.census.get() == 0;
+            || durable.board.header().behind_files().get() == 0;
         if matches!(round, Round::Some(_)) && was_for_space {
-            durable.board.header().rounds.add(1);
+            durable.board.header().end_round();
         }
         match round {
             Round::All => locked(&self.keeper.ages).keep(|_| false),
@@ -344,12 +343,11 @@ impl Expirer<'_> {
     /// The fewer segments are free, the closer a writer's pace comes to that of the disk.
     fn throttle(&self, free: u64) {
         if self.keeper.spill_room() != SpillRoom::None {
-            return self.keeper.durable.board.header().throttle_ns.set(0);
+            return self.keeper.durable.board.header().set_throttle(Duration::ZERO);
         }
         let low = u64::from(self.keeper.durable.superblock.layout.segment_count) / THROTTLE_FREE_FRACTION;
         let ns = if free >= low { 0 } else { self.segment_ns * (low - free) / low.max(1) };
-        let word = &self.keeper.durable.board.header().throttle_ns;
-        word.set(ns.min(THROTTLE_MAX.as_nanos() as u64));
+        self.keeper.durable.board.header().set_throttle(Duration::from_nanos(ns));
     }
 }
 

@@ -30,7 +30,7 @@ pub(crate) fn run(keeper: &Arc<Keeper>) {
         if keeper.is_stopping() {
             return;
         }
-        let is_needed = header.behind_files.census.get() != 0;
+        let is_needed = header.behind_files().get() != 0;
         let again = is_needed && pass(keeper);
         if !is_needed {
             keeper.reclaim_stuck.store(false, Ordering::SeqCst);
@@ -49,10 +49,10 @@ fn pass(keeper: &Keeper) -> bool {
     let layout = &durable.superblock.layout;
     let total = layout.segment_count;
     let free = durable.count_free();
-    let quiet = &durable.board.header().quiet_segments;
+    let header = durable.board.header();
     if free > total / 2 {
         keeper.reclaim_stuck.store(false, Ordering::SeqCst);
-        quiet.set_level(free - total / 2);
+        header.stay_quiet_for(free - total / 2);
         return false;
     }
     // The less space, the more may be copied for it.
@@ -73,8 +73,8 @@ fn pass(keeper: &Keeper) -> bool {
         durable.ring_expirer();
     }
     if !is_stuck {
-        durable.board.header().throttle_ns.set(0);
+        header.set_throttle(Duration::ZERO);
     }
-    quiet.set_level((reclaimed.free / 16).max(1));
+    header.stay_quiet_for((reclaimed.free / 16).max(1));
     reclaimed.free >= effort.free_goal && reclaimed.free <= total / 2
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use holdfast_board::{Board, LEASES_FILES, PAGE_BYTES, Plan, SegmentState};
+use holdfast_board::{Board, PAGE_BYTES, Plan, SegmentState};
 use holdfast_media::{Mapping, MediaInfo, OpenMode};
 use holdfast_pool::Layout;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -147,7 +147,7 @@ fn build(
     let (pool_fd, media) = open_for_clients(&lock, &config)?;
     mapping.set_delay(config.delay());
     let (board, board_fd) = make_board(&config, &superblock.layout)?;
-    board.header().counter.begin(counter_start);
+    board.begin_counter(counter_start);
     board.header().write_behind.set_level(config.write_behind as u32);
     let logs_on_sync = config.durability == Durability::Sync;
     board.header().logs_on_sync.set(logs_on_sync);
@@ -218,12 +218,12 @@ fn start_threads(keeper: &Arc<Keeper>) -> Result<Threads, KeeperError> {
         if keeper.config.watch.is_some() && fence.kind() == FenceKind::Inotify {
             keeper.notes.trouble("root's watch cannot be used here: outsiders are only noticed".to_owned());
         }
-        let announces = match fence.kind() {
-            FenceKind::Lease => LEASES_FILES,
-            kind => u32::from(kind.only_notices()),
-        };
-        keeper.durable.board.header().announces_opens.set_level(announces);
-        keeper.durable.board.header().asks_openers.set(fence.kind() == FenceKind::Fanotify);
+        let (header, kind) = (keeper.durable.board.header(), fence.kind());
+        let is_leased = kind == FenceKind::Lease;
+        if is_leased || kind.only_notices() {
+            header.have_opens_announced(is_leased);
+        }
+        header.asks_openers.set(kind == FenceKind::Fanotify);
         let _ = keeper.notes.fence.set(fence);
         let _ = keeper.notes.lookout.set(Lookout::new().map_err(os("watch files"))?);
     }

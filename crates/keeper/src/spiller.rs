@@ -86,7 +86,7 @@ fn is_wanted(keeper: &Keeper) -> bool {
         return false;
     }
     // What the reclaimer can make room for without any disk is its business first.
-    if durable.board.header().behind_files.census.get() != 0 {
+    if durable.board.header().behind_files().get() != 0 {
         keeper.spill_wanted.load(Ordering::SeqCst)
     } else {
         durable.count_free() <= durable.superblock.layout.segment_count / 2
@@ -100,14 +100,14 @@ fn pass(keeper: &Keeper) -> bool {
     let spilled = durable.spill(BATCH_SEGMENTS.min(total / 4).max(1), Order::Matters);
     if spilled.is_in_order {
         // As without a spill file, until space is no longer short.
-        let is_behind = durable.board.header().behind_files.census.get() != 0;
+        let is_behind = durable.board.header().behind_files().get() != 0;
         keeper.in_order.store(true, Ordering::SeqCst);
         keeper.spill_wanted.store(false, Ordering::SeqCst);
         keeper.reclaim_stuck.store(is_behind, Ordering::SeqCst);
         durable.ring_expirer();
         return false;
     }
-    durable.board.header().throttle_ns.set(0);
+    durable.board.header().set_throttle(Duration::ZERO);
     if durable.count_free() > total / 2 {
         keeper.spill_wanted.store(false, Ordering::SeqCst);
     }

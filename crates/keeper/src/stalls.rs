@@ -44,7 +44,8 @@ const STRAY_OPENED: &str = "a program stored something into the memory that it s
      what nobody has, and goes on now; look for a stray pointer in it";
 
 /// What is said of a table that was mended.
-const TABLE_MENDED: &str = "a program stored something into the memory that it shares with its keeper: what tells which      files are in the log was damaged, and is right again; a file of which nobody can say how it was \
+const TABLE_MENDED: &str = "a program stored something into the memory that it shares with its keeper: what tells \
+     which files are in the log was damaged, and is right again; a file of which nobody can say how it was \
      treated has failed (its writes get EIO), and its log is kept; look for a stray pointer in it";
 
 /// A file and a client that has it.

@@ -57,7 +57,7 @@ impl House {
             Taken { identity: &identity, ownership, marks: 0, path: b"/a", parent: None, stamp: None };
         media.slots().take(Slot::new(SLOT), GENERATION, &taken);
         let header = board.header();
-        header.counter.begin(GENERATION.seq().next());
+        board.begin_counter(GENERATION.seq().next());
         // Nothing is pending on the one file system there is.
         header.enter_ledger(0);
         if let Some(ledger) = header.ledger(0) {

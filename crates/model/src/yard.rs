@@ -61,7 +61,7 @@ impl Yard {
         let board = Board::ordinary(plan.with_requests(REQUESTS));
         let media = Media::new();
         let header = board.header();
-        header.counter.begin(GENERATION.seq().next());
+        board.begin_counter(GENERATION.seq().next());
         header.begin_keeper(1);
         header.write_behind.set(true);
         let kernel = OneFile::default();

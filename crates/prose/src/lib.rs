@@ -1,6 +1,6 @@
 //! Holds documents and comments to what their readers need: lines that fit, links that lead
 //! somewhere, and names that the code has; and code to a size that they take in, without cycles,
-//! and with few places that know the states of a file.
+//! with few places that know the states of a file, and with messages of whole sentences.
 //!
 //! Development only. It reads the checkout and nothing else, must never write to it, and says of
 //! each fault where it is and what to do about it.
@@ -17,6 +17,7 @@ mod paths;
 mod references;
 mod sizes;
 mod states;
+mod strings;
 mod tables;
 mod text;
 mod tokens;
@@ -37,6 +38,7 @@ pub use paths::paths;
 pub use references::references;
 pub use sizes::sizes;
 pub use states::states;
+pub use strings::strings;
 pub use tables::tables;
 pub use tree::Tree;
 pub use widths::widths;

@@ -72,6 +72,11 @@ fn no_crate_file_or_function_is_too_large() {
 }
 
 #[test]
+fn no_sentence_of_a_message_has_a_gap() {
+    no_faults(&holdfast_prose::strings(&TREE));
+}
+
+#[test]
 fn no_word_points_at_what_no_reader_has() {
     no_faults(&holdfast_prose::words(&TREE));
 }

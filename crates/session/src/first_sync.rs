@@ -51,9 +51,8 @@ pub fn leaves_sync<N: Nvm, B: Backing>(client: &Client<N>, description: &Descrip
     is_crowded
 }
 
-/// Makes a call that changes content without the log, and leaves the cursor alone
-/// ([`Description::moving_cursor`]), if nobody has asked for the file's durability yet and it has
-/// no row. `None`: it must be made otherwise.
+/// Makes a call that changes content without the log, and leaves the cursor alone, if nobody has
+/// asked for the file's durability yet and it has no row. `None`: it must be made otherwise.
 #[inline]
 pub fn pass<N: Nvm, B: Backing, R>(
     client: &Client<N>,
@@ -67,6 +66,18 @@ pub fn pass<N: Nvm, B: Backing, R>(
     }
     let (device, ino) = description.file()?;
     backing.section(|| client.pass(device, ino, raw))
+}
+
+/// As [`pass`], for a call that moves the cursor: whoever follows that one is kept out meanwhile
+/// ([`Description::moving_cursor`]).
+#[inline]
+pub fn pass_moving_cursor<N: Nvm, B: Backing, R>(
+    client: &Client<N>,
+    description: &Description,
+    backing: &B,
+    raw: impl FnOnce() -> R,
+) -> Option<R> {
+    pass(client, description, backing, || description.moving_cursor(raw))
 }
 
 /// Something was done to the file that no slot will hold, a new file's creation neither: it is

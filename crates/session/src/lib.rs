@@ -24,7 +24,7 @@ pub use description::{
     note_path_change,
 };
 pub use file::File;
-pub use first_sync::{as_born, leaves_sync, note_change, pass};
+pub use first_sync::{as_born, leaves_sync, note_change, pass, pass_moving_cursor};
 pub use handle::{Handle, TRIES, Target, retry, target, without_description};
 pub use leave::{drop_file, give_up, leave_unknown};
 pub use opens::{Announced, announce_open, note_open, opened};

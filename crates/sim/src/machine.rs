@@ -128,7 +128,7 @@ impl Machine {
         rig.board.reset();
         rig.clients.iter().for_each(|client| client.board().begin_anew());
         rig.board.header().begin_keeper(1);
-        rig.board.header().counter.begin(service.counter_start);
+        rig.board.begin_counter(service.counter_start);
         let write_behind = service.behind.map_or(0, |behind| if behind.at_once { BEHIND_AT_ONCE } else { 1 });
         rig.board.header().write_behind.set_level(write_behind);
         rig.board.header().logs_on_sync.set(service.on_sync);

@@ -221,7 +221,7 @@ impl<N: Nvm> Client<N> {
     /// Whether there is a file of which the page cache may lack bytes: one load.
     #[inline]
     pub fn may_hide_bytes(&self) -> bool {
-        self.board.header().behind_files.census.get() != 0
+        self.board.header().behind_files().get() != 0
     }
 
     /// Whether the page cache may lack bytes of this file. The answer is no for a slot that was

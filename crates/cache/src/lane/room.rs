@@ -2,7 +2,6 @@
 //! generations.
 
 use crate::stop::NoRoom;
-use core::time::Duration;
 
 #[cfg(shuttle)]
 use holdfast_board::model::{Mutation, mutated};
@@ -24,9 +23,6 @@ use crate::clock::now_ns;
 const ROUNDS_IN_VAIN: u64 = 2;
 /// Rounds after which it gives up, though others found some.
 const ROUNDS_MAX: u64 = 16;
-/// The longest pause that the keeper asks for of a writer, so that its pace is the disk's. More
-/// than that no keeper has said.
-pub const THROTTLE_MAX: Duration = Duration::from_millis(50);
 
 impl<N: Nvm> Lane<'_, N> {
     pub(super) fn room(&self) -> u64 {
@@ -59,10 +55,9 @@ impl<N: Nvm> Lane<'_, N> {
         let header = self.client.board.header();
         let rows = self.client.board.segments();
         let freed = &header.segments_freed;
-        let throttle_ns = header.throttle_ns.get();
-        if throttle_ns > 0 {
-            let for_all = throttle_ns.saturating_mul(count as u64);
-            self.stalled(|| pause(Duration::from_nanos(for_all).min(THROTTLE_MAX)));
+        let throttle = header.throttle(count as u32);
+        if !throttle.is_zero() {
+            self.stalled(|| pause(throttle));
         }
         let mut fell_short = false;
         let mut shortage = (0, 0);
@@ -86,11 +81,11 @@ impl<N: Nvm> Lane<'_, N> {
                 }
                 self.give_back();
                 if !fell_short {
-                    shortage = (header.rounds.get(), freed.rung());
+                    shortage = (header.rounds(), freed.rung());
                 }
                 fell_short = true;
             }
-            let rounds = header.rounds.get() - shortage.0;
+            let rounds = header.rounds().wrapping_sub(shortage.0);
             if rounds >= ROUNDS_MAX || rounds >= ROUNDS_IN_VAIN && shortage.1 == freed.rung() {
                 header.no_room.add(1);
                 return Err(NoRoom::Full);

@@ -4,8 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
+use super::appends::{self, Appends};
 use crate::cmd::Cmd;
-use crate::site::{Site, Workload};
 
 /// The program of `programs/golang.go`, in one form or another.
 pub struct Built {
@@ -54,25 +54,19 @@ pub fn unknown(program: &Path) -> PathBuf {
     path
 }
 
-/// Where the programs are built; on a file system of which no test manages files.
+/// Where the programs are built.
 pub fn home() -> &'static Path {
-    static HOME: LazyLock<PathBuf> = LazyLock::new(|| {
-        // Kept to the end of the process, which nobody tells; it is small, and its name is one.
-        let home = std::env::temp_dir().join("holdfast-e2e-golang");
-        std::fs::create_dir_all(&home).expect("a directory");
-        home
-    });
+    static HOME: LazyLock<PathBuf> = LazyLock::new(|| appends::home("golang"));
     &HOME
 }
 
 /// Builds a source file.
 pub fn build(source: &Path, program: &Path, options: &[&str], with_c: bool) {
-    // Several suites may build at once: each moves what it has made into place.
-    let own = program.with_extension(std::process::id().to_string());
-    let command = Cmd::new("go").args(["build", "-buildvcs=false"]).args(options).arg("-o").arg(&own);
-    let command = command.arg(source).env("CGO_ENABLED", if with_c { "1" } else { "0" });
-    command.env("GOCACHE", home().join("cache")).env("HOME", home()).env("GOFLAGS", "").dir(home()).ok();
-    std::fs::rename(&own, program).expect("renamed");
+    appends::build(program, |own| {
+        let command = Cmd::new("go").args(["build", "-buildvcs=false"]).args(options).arg("-o").arg(own);
+        let command = command.arg(source).env("CGO_ENABLED", if with_c { "1" } else { "0" });
+        command.env("GOCACHE", home().join("cache")).env("HOME", home()).env("GOFLAGS", "").dir(home())
+    });
 }
 
 /// All forms, built once.
@@ -94,34 +88,17 @@ pub fn programs() -> &'static Built {
 /// Lines that a program appends to a file.
 pub struct Lines(pub &'static Path);
 
-impl Workload for Lines {
-    fn name(&self) -> String {
-        format!("lines of the Go program {}", self.0.display())
+impl Appends for Lines {
+    fn title(&self) -> String {
+        format!("the Go program {}", self.0.display())
     }
 
-    fn prepare(&self, site: &Site) {
-        std::fs::write(site.path("lines"), "").expect("written");
-    }
-
-    fn program(&self, site: &Site) -> Vec<String> {
+    fn command(&self, lines: String) -> Vec<String> {
         let program = self.0.to_str().expect("paths are text").to_owned();
-        vec![program, "lines".to_owned(), site.path("lines")]
+        vec![program, "lines".to_owned(), lines]
     }
 
-    fn life_ms_max(&self) -> u64 {
-        // A busy machine takes a while to start it.
-        1000
-    }
-
-    fn check(&self, site: &Site, acks: &[String]) -> Result<(), String> {
-        let text = std::fs::read_to_string(site.path("lines")).map_err(|error| error.to_string())?;
-        let mut lines = text.lines();
-        for ack in acks {
-            match lines.next() {
-                Some(line) if line == format!("line {ack}") => {}
-                other => return Err(format!("line {ack} is {other:?}")),
-            }
-        }
-        Ok(())
+    fn line(&self, ack: &str) -> String {
+        format!("line {ack}")
     }
 }

@@ -1,5 +1,6 @@
 //! The programs under load that are cut off: how each is prepared, started and judged afterwards.
 
+pub mod appends;
 pub mod dpkg;
 pub mod editor;
 pub mod fio;

@@ -4,9 +4,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
+use super::appends::{self, Appends};
 use crate::cmd::Cmd;
 use crate::need;
-use crate::site::{Site, Workload};
 
 /// How a program is linked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,11 +30,10 @@ impl Linked {
             Self::GlibcPie => ("gcc", "-static-pie"),
             Self::Musl => ("musl-gcc", "-static"),
         };
-        // Several suites may build at once: each moves what it has made into place.
-        let own = program.with_extension(std::process::id().to_string());
-        let cc = Cmd::new(need::tool(compiler)).args([how, "-O1", "-w", "-pthread", "-o"]).arg(&own);
-        cc.args(sources).args(options).ok();
-        std::fs::rename(&own, program).expect("renamed");
+        appends::build(program, |own| {
+            let cc = Cmd::new(need::tool(compiler)).args([how, "-O1", "-w", "-pthread", "-o"]).arg(own);
+            cc.args(sources).args(options)
+        });
     }
 }
 
@@ -43,14 +42,9 @@ pub fn source(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
-/// Where the programs are built; on a file system of which no test manages files.
+/// Where the programs are built.
 pub fn home() -> &'static Path {
-    static HOME: LazyLock<PathBuf> = LazyLock::new(|| {
-        // Kept to the end of the process, which nobody tells; it is small, and its name is one.
-        let home = std::env::temp_dir().join("holdfast-e2e-static");
-        std::fs::create_dir_all(&home).expect("a directory");
-        home
-    });
+    static HOME: LazyLock<PathBuf> = LazyLock::new(|| appends::home("static"));
     &HOME
 }
 
@@ -69,34 +63,17 @@ pub fn appends(linked: Linked) -> &'static Path {
 /// Lines that a static program appends to a file.
 pub struct Lines(pub Linked);
 
-impl Workload for Lines {
-    fn name(&self) -> String {
-        format!("lines of a static program ({:?})", self.0)
+impl Appends for Lines {
+    fn title(&self) -> String {
+        format!("a static program ({:?})", self.0)
     }
 
-    fn prepare(&self, site: &Site) {
-        std::fs::write(site.path("lines"), "").expect("written");
-    }
-
-    fn program(&self, site: &Site) -> Vec<String> {
+    fn command(&self, lines: String) -> Vec<String> {
         let program = appends(self.0).to_str().expect("paths are text").to_owned();
-        vec![program, site.path("lines"), "100000000".to_owned()]
+        vec![program, lines, "100000000".to_owned()]
     }
 
-    fn life_ms_max(&self) -> u64 {
-        // A busy machine takes a while to start it.
-        1000
-    }
-
-    fn check(&self, site: &Site, acks: &[String]) -> Result<(), String> {
-        let text = std::fs::read_to_string(site.path("lines")).map_err(|error| error.to_string())?;
-        let mut lines = text.lines();
-        for ack in acks {
-            match lines.next() {
-                Some(line) if line == format!("{ack:0>9}") => {}
-                other => return Err(format!("line {ack} is {other:?}")),
-            }
-        }
-        Ok(())
+    fn line(&self, ack: &str) -> String {
+        format!("{ack:0>9}")
     }
 }

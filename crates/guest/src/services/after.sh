@@ -1,21 +1,7 @@
 #!/bin/sh
 # The boot after the power cut: recovery came before the services, what they find is told to the
 # host, and Holdfast leaves.
-set -eu
-step=begin
-tell() { echo "$*" >/dev/ttyS1; }
-step() {
-    step=$1
-    tell "step $(cut -d ' ' -f 1 /proc/uptime) $1"
-}
-failed() {
-    status=$?
-    [ $status -ne 0 ] || return 0
-    { systemctl --failed; journalctl -b --no-pager -o short-monotonic | tail -n 80; } >/dev/console 2>&1
-    tell "failed: status $status in step $step"
-}
-trap failed EXIT
-property() { systemctl show --property "$2" --value "$1"; }
+. /usr/local/lib/steps
 
 step "recovery came first"
 systemctl is-system-running --wait >/dev/null || true

@@ -1,20 +1,7 @@
 #!/bin/sh
 # The first boot, up to the power cut: Holdfast is installed on a machine with Redis, two services
 # join one keeper and a third has its own, one stops, and the package is upgraded under them.
-set -eu
-step=begin
-tell() { echo "$*" >/dev/ttyS1; }
-step() {
-    step=$1
-    tell "step $(cut -d ' ' -f 1 /proc/uptime) $1"
-}
-failed() {
-    status=$?
-    [ $status -ne 0 ] || return 0
-    { systemctl --failed; journalctl -b --no-pager -o short-monotonic | tail -n 80; } >/dev/console 2>&1
-    tell "failed: status $status in step $step"
-}
-trap failed EXIT
+. /usr/local/lib/steps
 # Waits until a command succeeds.
 await() {
     begun=$(date +%s)
@@ -34,7 +21,6 @@ rows() {
     echo "${told:-0}"
 }
 more_rows() { [ "$(rows "$1")" -gt "$2" ]; }
-property() { systemctl show --property "$2" --value "$1"; }
 attached() { holdfast status --json --pool "$1" | tr -d ' \n' | sed 's/.*"clients":\[\([^]]*\)\].*/\1/' | tr ',' '\n' | grep -c .; }
 
 systemctl is-system-running --wait >/dev/null || true

@@ -2,16 +2,7 @@
 # The first process of the guest with systemd: it makes what the first boot needs, lets its root file
 # system be the root, and leaves the machine to systemd. The host says by variables on the kernel's
 # command line whether this boot is the first.
-/bin/busybox --install -s /bin
-export PATH=/bin
-mount -t proc none /proc
-mount -t sysfs none /sys
-mount -t devtmpfs none /dev
-for module in $(cat /etc/modules); do
-    insmod "/lib/modules/$module.ko" || echo "insmod $module failed"
-done
-tell() { echo "$*" >/dev/ttyS1; }
-stty -F /dev/ttyS1 raw -echo
+. /first
 
 mkdir -p /root
 mount /dev/vda /root || tell "failed: mount the root file system"
@@ -43,6 +34,7 @@ END
         ln -sf /dev/null "/root/etc/systemd/system/$unit"
     done
     echo guest >/root/etc/hostname
+    cp /steps /root/usr/local/lib/steps
     cp /before /root/usr/local/sbin/trial
 else
     # What the disk has by itself, before anybody recovers.

@@ -60,7 +60,7 @@ pub(super) fn bench_that_tells(name: &str, events: Arc<dyn Events<OsFile>>) -> B
     let (layout, uuid) = (superblock.layout, superblock.uuid);
     let plan = Plan::new(layout.slot_count, layout.segment_count).with_frames(4);
     let (board, fd) = Board::create(plan).unwrap();
-    board.header().counter.begin(Seq::new(1000));
+    board.begin_counter(Seq::new(1000));
     board.header().write_behind.set_level(2);
     let theirs = Board::open(rustix::fd::AsFd::as_fd(&fd), layout.slot_count, layout.segment_count).unwrap();
     let durable = Durable::new((nvm, superblock), Arc::new(board), OsDisk::new(), vec![], events);
@@ -310,7 +310,7 @@ fn what_is_needed_is_copied_and_found_again_while_others_reuse_its_segment() {
     for _ in 0..3 {
         // Looked at in vain, they are looked at again once much was written.
         let board = &bench.durable.board;
-        board.header().counter.raise(board.next_seq().after(1 << 20));
+        board.raise_counter(board.next_seq().after(1 << 20));
         let sealed = bench.segments(SegmentState::Sealed);
         let reclaimed = bench.reclaim(1 << 20);
         assert!(reclaimed.copied_bytes > 0 && (reclaimed.freed as usize) >= sealed, "{reclaimed:?} {sealed}");
@@ -458,7 +458,7 @@ fn nobody_reads_or_loses_a_byte_while_segments_are_emptied_all_the_time() {
             while !stop.load(Ordering::SeqCst) {
                 // What was looked at in vain is looked at again.
                 let board = &bench.durable.board;
-                board.header().counter.raise(board.next_seq().after(1 << 12));
+                board.raise_counter(board.next_seq().after(1 << 12));
                 let reclaimed = bench.reclaim(1 << 20);
                 copied.fetch_add(reclaimed.copied_bytes, Ordering::SeqCst);
                 freed.fetch_add(u64::from(reclaimed.freed), Ordering::SeqCst);

@@ -297,7 +297,7 @@ fn no_pause_is_longer_than_a_keepers() {
     let (said, hears) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let bench = bench("stray-throttle");
-        bench.durable.board.header().throttle_ns.set(u64::MAX);
+        bench.durable.board.header().scribble_throttle(u64::MAX);
         // More than a segment holds.
         let count = 2 * bench.durable.superblock.layout.segment_bytes / 16_384;
         (0..count).for_each(|part| bench.write(part * 16_384, &[1; 16_384]));

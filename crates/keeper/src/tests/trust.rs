@@ -215,7 +215,7 @@ fn what_is_stored_into_the_counter_costs_no_record() {
     for stray in [0, 1, 20, 1 << 60, u64::MAX] {
         let house = house("trust-counter", NEVER_MS);
         let (file, place) = house.create("a");
-        let store = |client: &Client| client.board().header().counter.begin(Seq::new(stray));
+        let store = |client: &Client| client.board().begin_counter(Seq::new(stray));
         let write = |byte: u8| assert_eq!(write_at(&house.client, place, &file, 0, &[byte; 4096]), 4096);
         (1..=40).for_each(&write);
         store(&house.client);

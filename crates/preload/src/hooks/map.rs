@@ -7,7 +7,7 @@
 
 use core::ffi::{c_int, c_void};
 
-use holdfast_cache::Reason;
+use holdfast_cache::{Client, Reason};
 use libc::{off_t, size_t};
 
 use crate::raw::{self, call, give};

@@ -2,6 +2,7 @@
 //! process, works through [`holdfast_session::File`], kills the keeper, recovers and compares. It
 //! knows neither the preloaded library nor any design.
 
+mod cursor;
 mod house;
 mod plain;
 
