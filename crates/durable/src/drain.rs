@@ -137,7 +137,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         let table = self.board.pages();
         let mut pages = Vec::new();
         let rows = row.page_rows().get();
-        // A stray store may say that there are none. Records are about to expire that rows may have.
+        // A stray store may say that there are none, and records that rows have may expire then.
         if rows == 0 && !self.is_dirty(file) {
             return pages;
         }

@@ -45,7 +45,9 @@ impl<N: Nvm> Client<N> {
 
     /// As `drain_rows`, and leaves state Behind; `for_good`: never to come back to it.
     pub(crate) fn leave_behind_locked(&self, file: FileRef, for_good: bool) -> Result<(), Errno> {
-        if !self.row(file).state().is_absorbed() || self.row(file).state().keeps_up() && !for_good {
+        let state = self.row(file).state();
+        let is_about = state.lags() || for_good && (state.is_absorbed() || state.is_unsynced());
+        if !is_about {
             return Ok(());
         }
         self.ask_about(file, FileRequest::Through { for_good })?;
@@ -59,8 +61,9 @@ impl<N: Nvm> Client<N> {
     /// `EIO` when the keeper is dead or the disk failed.
     pub fn leave_behind(&self, file: FileRef, for_good: bool) -> Result<(), Errno> {
         let (state, on) = (self.row(file).state(), self.writes_behind() || self.leases_files());
-        // One in state Through may be about to enter the other.
-        if !self.is_current(file) || !(state.lags() || for_good && on && state.is_absorbed()) {
+        // One in another state may be about to enter this one, or may after its first sync.
+        let may_enter = on && (state.is_absorbed() || state.is_unsynced());
+        if !self.is_current(file) || !(state.lags() || for_good && may_enter) {
             return Ok(());
         }
         if !self.board.lock_file(file.slot, self.id) {
