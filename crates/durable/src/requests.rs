@@ -87,7 +87,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             FileRequest::Unlinking { .. } => self.note_removal(&file, client, path)?,
             FileRequest::Naming { onto, .. } => self.note_name(&file, client, onto, path)?,
             FileRequest::Log => {
-                let is_held = self.leave_unsynced(&file).map_err(unsupported)?;
+                let is_held = self.leave_unsynced(&file).map_err(unnamed)?;
                 let was_created = file.meta().marks & MARK_CREATED != 0;
                 return Ok(Answer::Logged { is_held, was_created });
             }
@@ -186,6 +186,13 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
 
 fn refused(error: io::Error) -> Unanswered {
     if is_held(&error) { Unanswered::Later } else { Refusal::Failed.into() }
+}
+
+/// As [`unsupported`], also where its path leads nowhere for now, since somebody moves a directory
+/// above it.
+fn unnamed(error: io::Error) -> Refusal {
+    use io::ErrorKind::{NotADirectory, NotFound};
+    if matches!(error.kind(), NotFound | NotADirectory) { Refusal::Kernels } else { unsupported(error) }
 }
 
 fn unsupported(error: io::Error) -> Refusal {

@@ -201,9 +201,14 @@ impl Drop for Mount {
 /// A disk in a view of the mounts that nobody else has: a mount whose server was killed makes
 /// programs fail that look at all mounts, such as mkfs.btrfs in other tests.
 pub fn disk(kind: Kind) -> Disk {
+    disk_with_size(kind, 2 << 30)
+}
+
+/// As [`disk`].
+pub fn disk_with_size(kind: Kind, size_bytes: u64) -> Disk {
     nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).expect("root");
     Cmd::new("mount").args(["--make-rprivate", "/"]).ok();
-    Disk::new(kind)
+    Disk::with_size(kind, size_bytes)
 }
 
 /// A directory of a disk.

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use holdfast_e2e::cmd::{Cmd, Output};
 use holdfast_e2e::disk::{self, Kind};
 use holdfast_e2e::mounted::{
-    Mount, SOON, acknowledged, appends, clear, command, directory, disk, here, is_mounted, must_hold, text,
+    Mount, SOON, acknowledged, appends, clear, command, directory, disk, disk_with_size, here, is_mounted,
+    must_hold, text,
 };
 use holdfast_e2e::pool::Pool;
 use holdfast_e2e::proc::{self, wait_until};
@@ -86,6 +87,48 @@ fn nobody_gets_what_is_roots_by_a_name_that_leads_elsewhere() {
         for name in ["R", "x"] {
             drop(std::fs::remove_file(users.join(name)));
         }
+    }
+    drop(mount.unmount());
+}
+
+/// The kernel looks at the inode that it remembers for a name, and the server took away by the
+/// name: so whoever had made the one could remove the other out of a sticky directory. Nor do users
+/// fill what the file system keeps for root.
+#[test]
+fn a_user_may_no_more_through_roots_mount_than_without() {
+    need::root();
+    const USERS: [&str; 2] = ["61001", "61002"];
+    let (disk, pool) = (disk_with_size(Kind::Ext4, 192 << 20), Pool::new());
+    let (below, point) = (directory(&disk, "below"), directory(&disk, "point"));
+    Cmd::new("chmod").arg("1777").arg(&below).ok();
+    let by = |user: &str, script: &str, path: &Path| {
+        let ids = [format!("--reuid={user}"), format!("--regid={user}"), "--clear-groups".to_owned()];
+        Cmd::new("setpriv").args(ids).args(["sh", "-c", script]).arg(path)
+    };
+    // How much a user gets of a disk of which a third is root's.
+    let device = Cmd::new("findmnt").args(["-no", "SOURCE"]).arg(&disk.root).ok().stdout;
+    Cmd::new("tune2fs").args(["-m", "33", device.trim()]).ok();
+    let fill = |path: &Path| {
+        let full =
+            by(USERS[0], "dd if=/dev/zero of=$0/full bs=1M; stat -c %s $0/full; rm $0/full", path).output();
+        assert!(full.stderr.contains("No space left"), "{}", full.told());
+        // The space is free again a moment later.
+        Cmd::new("sync").ok();
+        std::thread::sleep(std::time::Duration::from_secs(1));
+        full.stdout.trim().parse::<u64>().expect("a size")
+    };
+    let native_bytes = fill(&below);
+    let mount = Mount::start(&pool, &["--at", text(&point)], &below, &point);
+    let bytes = fill(&point);
+    assert!(bytes <= native_bytes + (1 << 20), "{bytes} through the mount, natively {native_bytes}");
+    for round in 0..3 {
+        let name = format!("file-{round}");
+        let at = |directory: &Path| directory.join(&name);
+        by(USERS[0], "echo mine > $0 && cat $0", &at(&point)).ok();
+        by(USERS[0], "rm $0", &at(&below)).ok();
+        by(USERS[1], "echo theirs > $0", &at(&below)).ok();
+        let taken = by(USERS[0], "rm -f $0 || mv -f $0 $0-mine", &at(&point)).output();
+        assert!(at(&below).exists(), "{name}: {}", taken.told());
     }
     drop(mount.unmount());
 }

@@ -47,6 +47,45 @@ for number in range(20):
     entry()
 ";
 
+/// Makes and syncs files in a directory that another process has elsewhere every other moment, or
+/// has a link stand for.
+const SWAPPED: &str = "
+import os, signal, sys, time
+root = sys.argv[1] + '/'
+os.mkdir(root + 'above')
+os.mkdir(root + 'elsewhere')
+swapper = os.fork()
+if swapper == 0:
+    while True:
+        os.rename(root + 'above', root + 'aside')
+        os.symlink(root + 'elsewhere', root + 'above')
+        os.unlink(root + 'above')
+        os.rename(root + 'aside', root + 'above')
+end = time.time() + 5
+synced = 0
+while time.time() < end:
+    for number in range(8):
+        try:
+            fd = os.open(root + 'above/file-%d' % number, os.O_CREAT | os.O_RDWR, 0o644)
+        except FileNotFoundError:
+            continue
+        os.write(fd, b'x')
+        os.fsync(fd)
+        os.close(fd)
+        synced += 1
+os.kill(swapper, signal.SIGKILL)
+print('synced', synced > 100)
+";
+
+#[test]
+fn no_sync_fails_because_its_directory_is_elsewhere_for_a_moment() {
+    for pool in [Pool::new(), Pool::new().logs_from_sync()] {
+        let disk = Disk::new(Kind::Ext4);
+        let (output, _) = pool.run_summarised(&[], &["python3", "-c", SWAPPED, text(&disk.root)]);
+        assert_eq!(output.ok().stdout, "synced True\n");
+    }
+}
+
 #[test]
 fn a_process_that_ends_leaves_nothing_pending() {
     for kind in KINDS {
