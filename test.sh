@@ -274,6 +274,9 @@ others() {
 
 beside=$(mktemp -d)
 lanes=()
+# One build for all tests: cargo unites the features of the packages that are selected, so another
+# selection may build the half of it anew.
+test=(cargo test --workspace --no-fail-fast)
 
 step "formatting (cargo fmt)" 60 cargo fmt --all --check
 # A build ends with few steps that wait for each other: two go side by side.
@@ -296,9 +299,6 @@ if [ -n "$tools" ]; then
 fi
 step "licences, bans and sources (cargo deny)" 120 cargo deny check licenses bans sources
 step "no dependency is unused (cargo machete)" 60 cargo machete
-# One build for all tests: cargo unites the features of the packages that are selected, so another
-# selection may build the half of it anew.
-test=(cargo test --workspace --no-fail-fast)
 step "tests: build" 900 cargo test --workspace --no-run
 : >"$beside/tests-built"
 until [ -e "$beside/released" ]; do sleep 1; done

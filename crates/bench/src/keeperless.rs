@@ -29,6 +29,7 @@ pub fn client(nvm: Mapping, layout: Layout, plan: Plan) -> Result<Client> {
     holdfast_pool::format(&nvm, &layout, UUID, 0);
     let (board, _fd) = Board::create(plan).map_err(|error| anyhow!("could not make a board: {error:?}"))?;
     let header = board.header();
+    header.begin_keeper(1);
     board.begin_counter(Seq::new(1));
     let row = board.row(FILE.slot);
     // As long as it has no ledger, or that of others' changes, each write waits for a commit.

@@ -21,7 +21,7 @@ const RULES: [(&str, &str); 1] = [("PartedUnsettled", "nothing_of_before_covers_
 
 /// Hooks that no row of the program calls: their calls need more than a descriptor and a name, or
 /// would end it.
-const NOT_CALLED: [&str; 11] = [
+const NOT_CALLED: [&str; 12] = [
     "daemon",
     "forkpty",
     "vfork",
@@ -30,6 +30,7 @@ const NOT_CALLED: [&str; 11] = [
     "aio_write",
     "acct",
     "swapon",
+    "umount2",
     "dlmopen",
     "io_setup",
     "io_uring_setup",

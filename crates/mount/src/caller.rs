@@ -10,11 +10,14 @@
 //! Nothing but the identity that files are looked at with may change, on this thread and for this
 //! call alone.
 
+use std::sync::OnceLock;
+
 use fuser::Request;
 use holdfast_canary::{Canary, on};
 use nix::errno::Errno;
 use nix::sys::stat::Mode;
 use nix::unistd::{Gid, Uid, getegid, geteuid};
+use rustix::process::{DumpableBehavior, dumpable_behavior, set_dumpable_behavior};
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 
 use crate::nodes::Node;
@@ -69,8 +72,12 @@ struct Acting {
     rights_before: CapabilitySets,
 }
 
+/// Whether others of this user may look at this process, before the first change of an identity.
+static IS_OPEN: OnceLock<bool> = OnceLock::new();
+
 impl Acting {
     fn begin(caller: Caller) -> Result<Self> {
+        IS_OPEN.get_or_init(|| dumpable_behavior().is_ok_and(|how| how == DumpableBehavior::Dumpable));
         let ours = capabilities(None).map_err(errno)?;
         // The group first: who is not root may not change it.
         let group_before = raw::set_files_group(caller.gid.as_raw());
@@ -85,7 +92,19 @@ impl Acting {
         // only a file's owner may, and the one to go on where a disk is full for others.
         let effective = ours.effective.difference(CapabilitySet::FOWNER | CapabilitySet::SYS_RESOURCE);
         set_capabilities(None, CapabilitySets { effective, ..ours }).map_err(errno)?;
+        Self::stay_open();
         Ok(acting)
+    }
+}
+
+impl Acting {
+    /// The keeper looks at this process's descriptors, which the kernel keeps from all but those
+    /// with rights of their own once an identity has changed. Its user is who it was, though.
+    fn stay_open() {
+        if IS_OPEN.get() == Some(&true) {
+            // Nothing can be wrong with asking for what was so before.
+            let _ = set_dumpable_behavior(DumpableBehavior::Dumpable);
+        }
     }
 }
 
@@ -96,6 +115,7 @@ impl Drop for Acting {
         raw::set_files_group(self.group_before);
         // What was permitted before is so still: there is no reason to refuse it.
         let _ = set_capabilities(None, self.rights_before);
+        Self::stay_open();
     }
 }
 
@@ -127,6 +147,7 @@ mod tests {
         let meta = std::fs::metadata(&path).unwrap();
         assert_eq!((meta.uid(), meta.gid()), (61_001, 61_002));
         assert_eq!(effective(), before);
+        assert_eq!(dumpable_behavior().unwrap(), DumpableBehavior::Dumpable);
         std::fs::write(directory.path().join("ours"), b"").unwrap();
         assert_eq!(std::fs::metadata(directory.path().join("ours")).unwrap().uid(), 0);
     }

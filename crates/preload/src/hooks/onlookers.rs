@@ -46,16 +46,28 @@ pub unsafe extern "C-unwind" fn swapon(path: Name, flags: c_int) -> c_int {
     }
 }
 
+/// How often the keeper is asked to let go of what a file system is busy with, and how long is
+/// waited after the first time; twice as long after each: 30 ms in all.
+const LET_GO_ROUNDS: u32 = 4;
+const LET_GO_PAUSE_NS: libc::c_long = 2_000_000;
+
 /// `umount2`: a file system is busy while the keeper has files open there, which no program has.
 pub unsafe extern "C-unwind" fn umount2(path: Name, flags: c_int) -> c_int {
     // SAFETY: the program's own call; the kernel checks the address.
     let unmount = || unsafe { call!(libc::SYS_umount2, path, flags) };
     let mut result = unmount();
-    if result == -(libc::EBUSY as isize)
-        && let Some(client) = process::client()
-    {
-        critical::section(|| client.let_go_unused());
-        result = unmount();
+    if let Some(client) = process::client() {
+        // A thread of the keeper's may be at work on a file, and is done with it a moment later.
+        for round in 0..LET_GO_ROUNDS {
+            if result != -(libc::EBUSY as isize) {
+                break;
+            }
+            critical::section(|| client.let_go_unused());
+            result = unmount();
+            if result == -(libc::EBUSY as isize) {
+                raw::sleep(LET_GO_PAUSE_NS << round);
+            }
+        }
     }
     give_int(result)
 }

@@ -73,6 +73,7 @@ fn bench(name: &str) -> Bench {
     let superblock = holdfast_pool::open(&nvm).unwrap();
     let (layout, uuid) = (superblock.layout, superblock.uuid);
     let (board, fd) = Board::create(Plan::new(layout.slot_count, layout.segment_count)).unwrap();
+    board.header().begin_keeper(1);
     board.begin_counter(Seq::new(1000));
     board.header().write_behind.set(true);
     let theirs = Board::open(rustix::fd::AsFd::as_fd(&fd), layout.slot_count, layout.segment_count).unwrap();
