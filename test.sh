@@ -213,9 +213,9 @@ products() {
 }
 
 computing() {
+    step "fuzzing" 200 target/canaries/canaries/holdfast-fuzz --seconds 20
     step "model checking" 700 cargo test -p holdfast-model --no-fail-fast
     step "crash simulation" 400 target/canaries/canaries/holdfast-sim --exhaustive 3 --seeds 100
-    step "fuzzing" 200 target/canaries/canaries/holdfast-fuzz --seconds 20
     step "power cuts of a guest with DAX media" 300 target/canaries/canaries/holdfast-guest --kernel "$kernel" --cuts 1
 }
 

@@ -310,6 +310,7 @@ mod tests {
     #[test]
     fn who_finds_the_table_in_a_change_for_long_says_so_and_goes_on_behind_its_end() {
         let (board, _fd) = Board::create(Plan::new(256, 16)).unwrap();
+        board.header().begin_keeper(1);
         board.insert(Slot::new(7), 0, 70);
         board.header().table_version.store(41, Ordering::SeqCst);
         std::thread::scope(|scope| {

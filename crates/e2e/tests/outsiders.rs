@@ -134,13 +134,13 @@ for number in range(100):
     os.pwrite(fd, b'x' * 4096, number * 4096)
     os.fsync(fd)
 ";
-    for fence in ["--fence=fanotify", "--fence=inotify"] {
+    for fence in ["fanotify", "inotify"] {
         let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
         let image = disk.root.join("image");
         std::fs::write(&image, vec![0; 1 << 20]).expect("an image");
         let attached = Cmd::new("losetup").args(["-f", "--show"]).arg(&image).ok().stdout;
         let image = image.to_str().expect("paths are text");
-        let (output, summary) = pool.run_summarised(&[fence], &["python3", "-c", PROGRAM, image]);
+        let (output, summary) = pool.run_summarised(&["--fence", fence], &["python3", "-c", PROGRAM, image]);
         Cmd::new("losetup").args(["-d", attached.trim()]).ok();
         output.ok();
         assert_eq!(report::number(&summary, "writes_absorbed"), 0, "{fence}\n{summary:#}");

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::inotify::{self, CreateFlags, Reader, WatchFlags};
 
+use crate::fence::FenceKind;
 use crate::keeper::Keeper;
 
 /// The program that unmounts.
@@ -41,7 +42,10 @@ fn run(keeper: &Weak<Keeper>, notices: &OwnedFd) {
         while heard && !reader.is_buffer_empty() && reader.next().is_ok() {}
         let Some(keeper) = keeper.upgrade().filter(|keeper| heard && !keeper.is_stopping()) else { return };
         keeper.durable.retire_unused();
-        if brought.is_none_or(|at| at.elapsed() >= PAUSE) {
+        // Nobody can say whether a leased file is open in its program still, and it would lose its
+        // lease each time.
+        let leases = keeper.notes.fence.get().is_some_and(|fence| fence.kind() == FenceKind::Lease);
+        if !leases && brought.is_none_or(|at| at.elapsed() >= PAUSE) {
             brought = Some(Instant::now());
             keeper.durable.let_go_unused();
         }
