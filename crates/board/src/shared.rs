@@ -37,6 +37,8 @@ impl Board {
 
     fn write_plan(&self, plan: &Plan, magic: u64) {
         let header = self.header();
+        // Whoever makes a board keeps it, by whichever thread it says next.
+        header.begin_keeper(1);
         header.slot_count.store(plan.slot_count, Ordering::Relaxed);
         header.segment_count.store(plan.segment_count, Ordering::Relaxed);
         header.lane_count.store(plan.lane_count, Ordering::Relaxed);

@@ -379,7 +379,7 @@ fn a_pool_is_not_closed_while_page_rows_say_that_it_has_bytes() {
 /// A store into the count of a file's rows had its records expire, with the newest bytes in them.
 #[test]
 fn rows_that_nobody_counts_are_drained_before_their_records_expire() {
-    let bench = bench("trust-count");
+    let bench = bench_that_tells("trust-count", Arc::<Told>::default());
     bench.write(0, &[1; 8192]);
     assert!(bench.durable.has_rows_left());
     bench.durable.board.row(bench.place.slot).page_rows().clear();
