@@ -2,8 +2,9 @@
 //! until then.
 //!
 //! A store that changes the word by mistake would keep the kernel from marking it, as it marks the
-//! words alone in which it finds the number of who has died. So a word that does not say what it
-//! should is that of a dead keeper, until the keeper itself has put it right.
+//! words alone in which it finds the number of who has died, and programs would go on without it
+//! (history 11). So a word that does not say what it should is that of a dead keeper, until the
+//! keeper itself has put it right.
 
 use core::sync::atomic::{AtomicU32 as Plain, Ordering as Plainly};
 

@@ -115,7 +115,7 @@ impl Backing for Descriptor {
     }
 
     fn adopted(&self, file: FileRef, stat: &Stat) {
-        // The mapping shows what the page cache has.
+        // The mapping shows what the page cache has (invariant 6).
         if mapped::is_mapped(stat)
             && let Some(client) = process::client()
         {

@@ -137,7 +137,8 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         let table = self.board.pages();
         let mut pages = Vec::new();
         let rows = row.page_rows().get();
-        // A stray store may say that there are none, and records that rows have may expire then.
+        // A stray store may say that there are none, and records that rows have would expire
+        // (invariant 2).
         if rows == 0 && !self.is_dirty(file) {
             return pages;
         }

@@ -85,8 +85,8 @@ pub fn scan_holders(files: &[(u64, u64)], ours: &dyn Fn(u32) -> bool) -> Scan {
     scan
 }
 
-/// The loop devices over these inodes. Who attached them may have ended, and the kernel has the
-/// files open itself.
+/// The loop devices over these inodes, by which others write (history 10). Who attached them may
+/// have ended, and the kernel has the files open itself.
 fn loop_devices(files: &[(u64, u64)]) -> Vec<Holder> {
     let Ok(devices) = fs::read_dir("/sys/block") else { return Vec::new() };
     let loops = devices.flatten().filter(|device| device.file_name().as_encoded_bytes().starts_with(b"loop"));

@@ -56,7 +56,8 @@ fn map(
     behind::show(fd);
     // SAFETY: the program's own call.
     let result = unsafe { call!(libc::SYS_mmap, address, bytes, protection, flags, fd, offset) };
-    // One that is not managed yet may be after its first sync.
+    // One that is not managed yet may be after its first sync: it must not enter state Behind then
+    // (invariant 6), nor be logged once it is written to by its mapping (invariant 5).
     let is_ours = matches!(target, Target::Managed(_)) || matches!(fds::look(fd), fds::Row::Described(_));
     let is_readable = watched && protection & libc::PROT_WRITE == 0 && is_ours && result > 0;
     let is_unknown = is_readable
