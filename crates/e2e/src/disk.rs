@@ -58,6 +58,13 @@ pub struct Disk {
     _home: TempDir,
 }
 
+/// The program, where nobody serves files: mkfs.btrfs looks at all mounts, and fails if it finds a
+/// disk of another test whose server is dead.
+pub fn without_fuse(program: &str) -> Cmd {
+    let script = "umount -a -l -t fuse; exec \"$0\" \"$@\"";
+    Cmd::new("unshare").args(["--mount", "--propagation", "private", "sh", "-c", script, program])
+}
+
 impl Disk {
     /// Makes and mounts one, large enough for any of the programs.
     pub fn new(kind: Kind) -> Self {
@@ -97,7 +104,7 @@ impl Disk {
         let disk = Self { kind, root, device: Mutex::default(), image, power, _home: home };
         disk.attach();
         let device = disk.device().clone();
-        Cmd::new(mkfs).args(options).arg(device).ok();
+        without_fuse(mkfs).args(options).arg(device).ok();
         disk.mount();
         disk
     }

@@ -21,6 +21,7 @@ mod late;
 mod listing;
 mod lookout;
 mod nameless;
+mod notices;
 mod outsiders;
 mod patterns;
 mod reclaim;

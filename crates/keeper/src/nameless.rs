@@ -5,15 +5,14 @@
 //! what was acknowledged by then would be gone. So from the notice on nothing more is absorbed.
 //! Must not take the keeper's own removal of its pool for somebody else's.
 
-use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use holdfast_cache::Reason;
 use holdfast_durable::Events;
-use rustix::fs::inotify::{self, CreateFlags, Reader, WatchFlags};
+use rustix::fs::inotify::{self, WatchFlags};
 use rustix::fs::{FileType, fstat};
 
 use crate::keeper::Keeper;
@@ -22,36 +21,25 @@ use crate::keeper::Keeper;
 const PAUSE: Duration = Duration::from_millis(100);
 const LOOKS: u32 = 50;
 
-/// Watches until this process ends, or the pool has no name.
-pub(crate) fn watch(keeper: &Arc<Keeper>) {
-    let Some(notices) = watched(keeper) else { return };
-    let keeper = Arc::downgrade(keeper);
-    let _ = std::thread::Builder::new().name("nameless".to_owned()).spawn(move || run(&keeper, &notices));
-}
-
-/// A queue of changes of the pool's inode; its number of names is one.
-fn watched(keeper: &Keeper) -> Option<OwnedFd> {
+/// Has the queue tell of changes of the pool's inode; its number of names is one. Gives the watch.
+pub(crate) fn watch(keeper: &Keeper, queue: &OwnedFd) -> Option<i32> {
     let is_file = fstat(&keeper.pool_fd).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode).is_file());
     // What stands for a device may come and go.
     if !is_file {
         return None;
     }
-    let notices = inotify::init(CreateFlags::CLOEXEC).ok()?;
     let pool = format!("/proc/self/fd/{}", keeper.pool_fd.as_raw_fd());
-    inotify::add_watch(&notices, pool, WatchFlags::ATTRIB).ok()?;
-    Some(notices)
+    inotify::add_watch(queue, pool, WatchFlags::ATTRIB).ok()
 }
 
-fn run(keeper: &Weak<Keeper>, notices: &OwnedFd) {
-    let mut buffer = [MaybeUninit::<u8>::uninit(); 4096];
-    let mut reader = Reader::new(notices, &mut buffer);
-    loop {
-        let heard = reader.next().is_ok();
-        let Some(keeper) = keeper.upgrade().filter(|keeper| heard && !keeper.is_stopping()) else { return };
-        if fstat(&keeper.pool_fd).is_ok_and(|stat| stat.st_nlink == 0) {
-            return keeper.give_up_pool();
-        }
+/// The pool's inode was told to have changed: whether it was given up, and there is nothing left to
+/// wait for.
+pub(crate) fn heard(keeper: &Keeper) -> bool {
+    let is_nameless = fstat(&keeper.pool_fd).is_ok_and(|stat| stat.st_nlink == 0);
+    if is_nameless {
+        keeper.give_up_pool();
     }
+    is_nameless
 }
 
 impl Keeper {

@@ -25,7 +25,7 @@ use crate::patterns::Patterns;
 use crate::settlers::{self, Queue};
 use crate::spill_file::{Wanted, prepare};
 use crate::watches::Lookout;
-use crate::{ahead, expire, nameless, reclaim, server, signals, spiller, stalls, teller, unmounts};
+use crate::{ahead, expire, notices, reclaim, server, signals, spiller, stalls, teller};
 use holdfast_disk::locked;
 use holdfast_disk::{OsDisk, OsFile};
 use holdfast_durable::{Durable, Events};
@@ -225,7 +225,7 @@ fn start_threads(keeper: &Arc<Keeper>) -> Result<Threads, KeeperError> {
         }
         header.asks_openers.set(kind == FenceKind::Fanotify);
         let _ = keeper.notes.fence.set(fence);
-        let _ = keeper.notes.lookout.set(Lookout::new().map_err(os("watch files"))?);
+        let _ = keeper.notes.lookout.set(Lookout::new().map_err(unwatched)?);
     }
     let queue = Arc::new(Queue::default());
     let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
@@ -266,12 +266,22 @@ fn start_threads(keeper: &Arc<Keeper>) -> Result<Threads, KeeperError> {
         }),
     )?;
     let told = Arc::clone(keeper);
-    unmounts::watch(keeper);
-    nameless::watch(keeper);
+    notices::watch(keeper);
     let teller = spawn("teller", Box::new(move || teller::run(&told)))?;
     let waited = Arc::clone(keeper);
     let stalls = spawn("stalls", Box::new(move || stalls::run(&waited)))?;
     Ok(Threads { server, expirer, reclaimer, spillers, listener, lookout, teller, stalls, settlers, queue })
+}
+
+fn unwatched(source: io::Error) -> KeeperError {
+    let what = match source.raw_os_error() {
+        Some(libc::EMFILE) => {
+            "watch files: its user has as many inotify instances as `sysctl fs.inotify.max_user_instances` \
+             allows; raise that, or end what holds them"
+        }
+        _ => "watch files",
+    };
+    os(what)(source)
 }
 
 fn listen(keeper: &Keeper) -> io::Result<(OwnedFd, std::path::PathBuf)> {

@@ -9,13 +9,11 @@
 //! limit of their age does. (A program under this keeper that unmounts asks for it:
 //! `Request::LetGo`.)
 
-use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use rustix::fs::inotify::{self, CreateFlags, Reader, WatchFlags};
+use rustix::fs::inotify::{self, WatchFlags};
 
 use crate::fence::FenceKind;
 use crate::keeper::Keeper;
@@ -25,45 +23,36 @@ const UNMOUNT: &str = "umount";
 /// So long after the last time nothing is brought to the disk for who unmounts.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Watches until this process ends. Without it the keeper lets go of files a little later.
-pub(crate) fn watch(keeper: &Arc<Keeper>) {
-    let Some(notices) = watched() else { return };
-    let keeper = Arc::downgrade(keeper);
-    let _ = std::thread::Builder::new().name("unmounts".to_owned()).spawn(move || run(&keeper, &notices));
+/// When something was last brought to the disk for who unmounts.
+#[derive(Default)]
+pub(crate) struct Unmounts {
+    brought: Option<Instant>,
 }
 
-fn run(keeper: &Weak<Keeper>, notices: &OwnedFd) {
-    let mut buffer = [MaybeUninit::<u8>::uninit(); 4096];
-    let mut reader = Reader::new(notices, &mut buffer);
-    let mut brought: Option<Instant> = None;
-    loop {
-        // Which file system it is about, nobody tells.
-        let heard = reader.next().is_ok();
-        while heard && !reader.is_buffer_empty() && reader.next().is_ok() {}
-        let Some(keeper) = keeper.upgrade().filter(|keeper| heard && !keeper.is_stopping()) else { return };
+impl Unmounts {
+    /// That program was started; which file system it is about, nobody tells.
+    pub(crate) fn heard(&mut self, keeper: &Keeper) {
         keeper.durable.retire_unused();
         // Nobody can say whether a leased file is open in its program still, and it would lose its
         // lease each time.
         let leases = keeper.notes.fence.get().is_some_and(|fence| fence.kind() == FenceKind::Lease);
-        if !leases && brought.is_none_or(|at| at.elapsed() >= PAUSE) {
-            brought = Some(Instant::now());
+        if !leases && self.brought.is_none_or(|at| at.elapsed() >= PAUSE) {
+            self.brought = Some(Instant::now());
             keeper.durable.let_go_unused();
         }
     }
 }
 
-/// A queue of the openings of that program, which its `execve` is one of.
-fn watched() -> Option<OwnedFd> {
-    let notices = inotify::init(CreateFlags::CLOEXEC).ok()?;
+/// Has the queue tell of the openings of that program, which its `execve` is one of.
+pub(crate) fn watch(queue: &OwnedFd) {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let known = ["/usr/bin", "/bin", "/sbin"].map(PathBuf::from);
-    let mut is_watched = false;
     for directory in std::env::split_paths(&path).filter(|path| path.is_absolute()).chain(known) {
         let Ok(program) = directory.join(UNMOUNT).canonicalize() else { continue };
         // One that stands for many programs (busybox) is left alone.
         if program.file_name().is_some_and(|name| name == UNMOUNT) {
-            is_watched |= inotify::add_watch(&notices, &program, WatchFlags::OPEN).is_ok();
+            // Without it the keeper lets go of files a little later.
+            let _ = inotify::add_watch(queue, &program, WatchFlags::OPEN);
         }
     }
-    is_watched.then_some(notices)
 }

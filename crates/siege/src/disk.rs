@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use clap::ValueEnum;
 use holdfast_e2e::cmd::Cmd;
+use holdfast_e2e::disk::without_fuse;
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
@@ -71,7 +72,7 @@ impl Kind {
             Self::Xfs => ("mkfs.xfs", &["--unsupported", "-q", "-f", "-l", "size=8m"]),
             Self::Btrfs => ("mkfs.btrfs", &["-q", "-f"]),
         };
-        Cmd::new(program).args(options)
+        without_fuse(program).args(options)
     }
 
     /// Its name in the kernel, and options: no timer may commit what was not synced.
