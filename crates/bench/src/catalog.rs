@@ -121,7 +121,7 @@ pub const BENCHMARKS: &[Benchmark] = &[
     },
     Benchmark {
         name: "maildir",
-        about: "mail delivery (4 KiB: create, write, fsync, rename, fsync of the directory): >= 1.5 x native",
+        about: "mail delivery (4 KiB: create, write, fsync, rename, fsync of the directory): >= 1.5 x native, four at a time >= 0.9 x",
         tools: &[EATMYDATA],
         quick: false,
         absorbs: true,

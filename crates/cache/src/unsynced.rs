@@ -123,6 +123,16 @@ impl<N: Nvm> Client<N> {
             && self.is_current(file)
     }
 
+    /// Whether the sync of a directory on `device` had better be the kernel's alone: something of
+    /// others is pending there, and such commits were made in vain. The keeper would have it commit
+    /// and sync the directory behind that, two where natively there is one, and each in its turn.
+    pub fn leaves_directory(&self, device: u64) -> bool {
+        let ledger = self.board.header().ledger(device);
+        ledger.is_some_and(|ledger| {
+            ledger.commits() == Commits::InOrder && !ledger.is_clean() && ledger.rests()
+        })
+    }
+
     /// Has a file in state Through not logged any more, until a sync of it when there is no such
     /// crowd. Nothing of it is live then, and its syncs are the kernel's (invariants 5 and 9). Not
     /// with a lock held.

@@ -92,8 +92,16 @@ fn sync_once(fd: c_int, number: i64) -> isize {
             if let Some(client) = process::client()
                 && let Some(directory) = open_directory(fd) =>
         {
-            client.note_sync(directory);
-            let result = critical::section(|| client.sync_directory(fd, directory.device, kernel));
+            let result = if client.leaves_directory(directory.device) {
+                client.note_crowded_sync();
+                let begun_ns = client.note_kernels_sync(Inode::NONE);
+                let result = hearing_all(kernel);
+                client.note_kernels_sync_took(begun_ns);
+                result
+            } else {
+                client.note_sync(directory);
+                critical::section(|| client.sync_directory(fd, directory.device, kernel))
+            };
             raw::encode(result.map(|()| 0))
         }
         Target::Kernel | Target::KernelSynced => {
