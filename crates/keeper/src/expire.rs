@@ -26,6 +26,8 @@ const THROTTLE_FREE_FRACTION: u64 = 4;
 const IDLE: Duration = Duration::from_secs(3600);
 /// How often it is seen whether files may be in state Behind, while something is dirty.
 const REVIEW: Duration = Duration::from_secs(1);
+/// How often files at rest are let go of while something is dirty.
+const LET_GO_PAUSE: Duration = Duration::from_millis(250);
 /// What is drained for want of space shall be on disk after about this long.
 const BATCH: Duration = Duration::from_millis(40);
 const BATCH_SEGMENTS_MIN: u64 = 4;
@@ -54,6 +56,7 @@ pub(crate) fn run(keeper: &Arc<Keeper>) {
         segment_ns: 0,
         sealed_left: 0,
         reviewed: Instant::now(),
+        let_go_at: Instant::now(),
         removed_look: (Instant::now(), REMOVED_LOOK),
         graves_since: None,
     };
@@ -87,6 +90,8 @@ struct Expirer<'a> {
     sealed_left: u64,
     /// When it was last seen whether files may be in state Behind.
     reviewed: Instant,
+    /// When files at rest are let go of next, while something is dirty.
+    let_go_at: Instant,
     /// When to look for removed files next, and how long to wait then.
     removed_look: (Instant, Duration),
     /// Slots of removed files have waited for their directories since then.
@@ -187,6 +192,7 @@ impl Expirer<'_> {
         // Where the log goes on, nothing has to reach its file for want of space.
         let backlog = self.backlog_is_large() && room == SpillRoom::None;
         let is_stuck = self.keeper.reclaim_stuck.load(Ordering::SeqCst);
+        let is_crowded = self.is_crowded();
         let (mut due, mut next) = (HashMap::new(), now + REVIEW);
         for file in durable.managed() {
             if !self.needs_cycle(&file) {
@@ -203,7 +209,7 @@ impl Expirer<'_> {
             let age = locked(&self.keeper.ages).look(&dirty, || durable.board.settled_seq(file.slot), now);
             match age {
                 // Its log space becomes free in no other way.
-                _ if backlog && !dirty.is_behind => _ = due.insert(file.slot, Seq::MAX),
+                _ if (backlog || is_crowded) && !dirty.is_behind => _ = due.insert(file.slot, Seq::MAX),
                 Due::Now(_) if on(Canary::AgeIgnored) => {}
                 Due::Now(seq) => _ = due.insert(file.slot, seq),
                 // Much has gathered by now, in which neighbours are found: all that the frames
@@ -285,6 +291,25 @@ impl Expirer<'_> {
             .map(|left| left.max(Duration::from_millis(100)))
     }
 
+    /// Whether so many files are managed that new ones may find no slot or no descriptor before
+    /// those at rest are let go of.
+    fn is_crowded(&self) -> bool {
+        let durable = &self.keeper.durable;
+        let files_max = u64::from(durable.superblock.layout.slot_count).min(holdfast_socket::files_max());
+        durable.managed().len() as u64 * 2 > files_max
+    }
+
+    /// Lets go of files at rest while others are written: of all where there are many, else of those
+    /// that have been for a while.
+    fn let_go_at_rest(&mut self) {
+        let now = Instant::now();
+        if now < self.let_go_at {
+            return;
+        }
+        self.let_go_at = now + LET_GO_PAUSE;
+        if self.is_crowded() { self.keeper.durable.retire_unused() } else { self.retire_idle() }
+    }
+
     fn is_retirable(&self, file: &ManagedFile<OsFile>) -> bool {
         let state = self.keeper.durable.board.row(file.slot).state();
         state.is_managed() || state.is_bypassed()
@@ -333,6 +358,7 @@ impl Expirer<'_> {
             self.keeper.reclaim_stuck.store(false, Ordering::SeqCst);
         }
         self.throttle(free);
+        self.let_go_at_rest();
         if !clean {
             // The disk refused: do not hammer it.
             std::thread::sleep(Duration::from_millis(200));

@@ -330,10 +330,15 @@ impl std::error::Error for TooFewDescriptors {}
 /// one for each event of the fence and refuses whoever waits for it where it cannot. New
 /// descriptors get the lowest number that is free.
 pub fn is_short_of_descriptors(newest: BorrowedFd<'_>) -> bool {
+    newest.as_raw_fd() as u64 > files_max()
+}
+
+/// So many files can be managed at a time, as far as descriptors go.
+pub fn files_max() -> u64 {
     let most = DESCRIPTORS_MAX.load(Ordering::Relaxed);
     let kept = (most / 4).min(DESCRIPTORS_KEPT);
     // Each file will have a second one when it is first synced.
-    2 * newest.as_raw_fd() as u64 > most - kept
+    (most - kept) / 2
 }
 
 #[cfg(test)]
