@@ -3,7 +3,9 @@
 
 use std::path::Path;
 
+use holdfast_e2e::cmd::Cmd;
 use holdfast_e2e::disk::{Disk, Kind};
+use holdfast_e2e::need;
 use holdfast_e2e::pool::Pool;
 use holdfast_e2e::report;
 
@@ -36,6 +38,10 @@ def work(number):
         made('new-%d' % number)
         os.link('new-%d' % number, name)
         os.unlink('new-%d' % number)
+    elif what == 'deliver':
+        made('new-%d' % number)
+        os.rename('new-%d' % number, name)
+        os.fsync(directory)
     elif what == 'mode': made(name, 0o644)
     elif what == 'directory':
         os.mkdir('made-%d' % number)
@@ -44,33 +50,71 @@ for process in range(processes):
     if os.fork() == 0:
         os.mkdir(root + '/%d' % process)
         os.chdir(root + '/%d' % process)
+        directory = os.open('.', os.O_RDONLY)
         for number in range(count): work(number)
         os._exit(0)
 for process in range(processes):
     assert os.wait()[1] == 0
 ";
 
-/// Each sync was four to five: the keeper committed what was pending, settled the file, and the
-/// program's own sync was real.
+/// Each sync of a file was four to five: the keeper committed what was pending, settled the file,
+/// and the program's own sync was real. One of a directory was two.
 #[test]
 fn a_sync_that_cannot_be_absorbed_is_one_sync() {
     for kind in KINDS {
-        for (what, processes) in
-            [("create", 4), ("remove", 4), ("rename", 4), ("mode", 1), ("link", 1), ("directory", 1)]
-        {
+        for (what, processes) in [
+            ("create", 4),
+            ("remove", 4),
+            ("rename", 4),
+            ("deliver", 4),
+            ("mode", 1),
+            ("link", 1),
+            ("directory", 1),
+        ] {
             let (disk, pool) = (Disk::new(kind), Pool::new().logs_from_sync());
             let program = ["python3", "-c", CROWD, text(&disk.root), what, &processes.to_string(), "100"];
             let (output, summary) = pool.run_summarised(&[], &program);
             output.ok();
             let count = |name| report::number(&summary, name);
             let syncs = count("keeper_fsyncs") + count("syncs_real");
-            let natively = 100 * processes;
+            let natively = 100 * processes * if what == "deliver" { 2 } else { 1 };
             assert!(
                 syncs <= natively + natively / 5 + 20,
                 "{kind:?}, {what}: {syncs} syncs, natively {natively}\n{summary:#}"
             );
         }
     }
+}
+
+/// New files at a steady pace, each synced and closed.
+const STEADY: &str = "
+import os, sys, time
+os.chdir(sys.argv[1])
+begun = time.monotonic()
+for number in range(2400):
+    fd = os.open('file-%d' % number, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    os.write(fd, b'x' * 500)
+    os.fsync(fd)
+    os.close(fd)
+    time.sleep(max(0, begun + number / 300 - time.monotonic()))
+";
+
+/// Files at rest were let go of when nothing was dirty, which never came.
+#[test]
+fn new_files_without_end_find_a_place() {
+    let (disk, pool) = (Disk::new(Kind::Ext4), Pool::new());
+    let summary = tempfile::NamedTempFile::new().expect("temporary file");
+    Cmd::new("setpriv")
+        .args(["--bounding-set=-sys_resource", "--inh-caps=-sys_resource", "bash", "-c"])
+        .args(["ulimit -n 4000; exec \"$@\"", "bash"])
+        .arg(need::holdfast())
+        .args(["run", "--volatile", "--size=256M", "--pool", pool.text()])
+        .arg(format!("--summary={}", summary.path().display()))
+        .args(["--", "python3", "-c", STEADY, text(&disk.root)])
+        .ok();
+    let summary = report::parse(&std::fs::read_to_string(summary.path()).expect("summary"));
+    assert!(!summary.to_string().contains("may have no more files open"), "{summary:#}");
+    assert!(report::number(&summary, "syncs_absorbed") > 2000, "{summary:#}");
 }
 
 /// A database with a rollback journal makes and removes a file in each transaction.
