@@ -66,6 +66,20 @@ pub enum Request {
     Follow {
         /// Its device number.
         device: u64,
+        /// Which one it was.
+        behind: Behind,
+    },
+}
+
+/// A sync by the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Behind {
+    /// As its program asked for.
+    Sync,
+    /// More than that: from now on it counts as the keeper's own.
+    Whole {
+        /// What [`holdfast_board::LedgerRow::own_sync`] was before it.
+        own_sync: u64,
     },
 }
 
@@ -262,7 +276,10 @@ impl Request {
             Self::LogAgain { inode, dirfd } => {
                 (kind::LOG_AGAIN, [inode.device, inode.ino, from_fd(dirfd), 0])
             }
-            Self::Follow { device } => (kind::FOLLOW, [device, 0, 0, 0]),
+            Self::Follow { device, behind: Behind::Sync } => (kind::FOLLOW, [device, 0, 0, 0]),
+            Self::Follow { device, behind: Behind::Whole { own_sync } } => {
+                (kind::FOLLOW, [device, 1, own_sync, 0])
+            }
         };
         RequestWords { kind, args }
     }
@@ -299,7 +316,10 @@ impl Request {
             kind::LOG_AGAIN => {
                 Self::LogAgain { inode: Inode { device: first, ino: second }, dirfd: to_fd(third)? }
             }
-            kind::FOLLOW => Self::Follow { device: first },
+            kind::FOLLOW => {
+                let behind = if to_bool(second)? { Behind::Whole { own_sync: third } } else { Behind::Sync };
+                Self::Follow { device: first, behind }
+            }
             _ => {
                 let file = FileRef { slot: Slot::from_u64(first)?, generation: Generation::new(second) };
                 Self::File(file, FileRequest::read(kind, third, fourth)?)

@@ -52,7 +52,10 @@ fn requests() -> Vec<Request> {
         }
     }
     all.extend([false, true].map(|own| Request::Room { own }));
-    all.extend(WORDS.map(|device| Request::Follow { device }));
+    for device in WORDS {
+        all.push(Request::Follow { device, behind: Behind::Sync });
+        all.extend(WORDS.map(|own_sync| Request::Follow { device, behind: Behind::Whole { own_sync } }));
+    }
     all
 }
 

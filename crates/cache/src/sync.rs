@@ -15,8 +15,17 @@ use crate::clock::now_ns;
 use crate::design::{Designs, ToSync};
 use crate::errno::Errno;
 use crate::file::FileRef;
-use crate::request::{FileRequest, Refusal, Request};
+use crate::request::{Behind, FileRequest, Refusal, Request};
 use crate::stock::Stock;
+
+/// What a program asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// `fsync`.
+    Whole,
+    /// `fdatasync`, which natively may commit nothing; the log makes a whole one in its place.
+    Data,
+}
 
 impl<N: Nvm> Client<N> {
     /// The kernel alone is about to answer a sync of this file; for
@@ -118,7 +127,7 @@ impl<N: Nvm> Client<N> {
         seen_error: &AtomicU32,
         raw: impl FnOnce() -> Result<(), Errno>,
     ) -> Result<(), Errno> {
-        self.sync_by::<Stock>(file, seen_error, raw)
+        self.sync_by::<Stock>(file, seen_error, Asked::Whole, raw)
     }
 
     /// [`Client::sync`], with a set of designs.
@@ -129,6 +138,7 @@ impl<N: Nvm> Client<N> {
         &self,
         file: FileRef,
         seen_error: &AtomicU32,
+        asked: Asked,
         raw: impl FnOnce() -> Result<(), Errno>,
     ) -> Result<(), Errno> {
         if !self.keeper_alive() {
@@ -140,7 +150,7 @@ impl<N: Nvm> Client<N> {
         let is_current = self.is_current(file);
         if !is_current || !(state.is_absorbed() || state.is_failed()) {
             let begun_ns = self.note_kernels_sync(if is_current { inode } else { Inode::NONE });
-            let synced = raw();
+            let synced = self.sync_whole(inode.device, asked, raw);
             self.note_kernels_sync_took(begun_ns);
             return synced;
         }
@@ -167,13 +177,33 @@ impl<N: Nvm> Client<N> {
         let covered = row.unlogged();
         let begun_ns = self.note_kernels_sync(inode);
         row.begin_sync();
-        let synced = raw();
+        let synced = self.sync_whole(inode.device, asked, raw);
         row.end_sync(synced.is_err());
         self.note_kernels_sync_took(begun_ns);
         synced?;
         let covered = if on(Canary::SyncCoversLater) { row.unlogged() } else { covered };
         row.note_synced(covered);
         self.commit_behind_sync(file);
+        Ok(())
+    }
+
+    /// Makes a whole sync. Where the program asked for less it counts as one of the keeper's: what it
+    /// takes along of others would natively not be committed yet (invariant 9).
+    fn sync_whole(
+        &self,
+        device: u64,
+        asked: Asked,
+        raw: impl FnOnce() -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        let ledger = self.board.header().ledger(device).filter(|ledger| {
+            asked == Asked::Data && ledger.commits() == Commits::InOrder && !on(Canary::OwnSyncUnmatched)
+        });
+        let Some(ledger) = ledger else { return raw() };
+        // Before it begins, so that nobody builds on it unseen; nobody knows the journal's count then.
+        let before = ledger.own_sync();
+        ledger.note_own_sync(None);
+        raw()?;
+        self.ask(Request::Follow { device, behind: Behind::Whole { own_sync: before } })?;
         Ok(())
     }
 
@@ -198,7 +228,7 @@ impl<N: Nvm> Client<N> {
         if !may_leave_out || on(Canary::OwnSyncUnmatched) {
             return Ok(());
         }
-        self.ask(Request::Follow { device })?;
+        self.ask(Request::Follow { device, behind: Behind::Sync })?;
         Ok(())
     }
 

@@ -8,7 +8,7 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Changes with every incompatible change of board, wire or format.
-pub const WIRE_VERSION: u32 = 7;
+pub const WIRE_VERSION: u32 = 8;
 
 /// First byte of a client's hello; control requests begin with other bytes.
 pub const HELLO: u8 = b'H';

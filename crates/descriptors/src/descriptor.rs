@@ -7,7 +7,7 @@
 use core::cell::Cell;
 use core::ffi::c_int;
 
-use holdfast_cache::{Errno, FileRef, Look, Reason};
+use holdfast_cache::{Asked, Errno, FileRef, Look, Reason};
 use holdfast_media::Bytes;
 use holdfast_session::{Backing, Stat, note_open};
 
@@ -40,9 +40,14 @@ impl Backing for Descriptor {
         (now >= 0).then(|| kernel_flags(now as c_int))
     }
 
-    fn fsync(&self) -> Result<(), Errno> {
+    fn fsync(&self, asked: Asked) -> Result<(), Errno> {
         // SAFETY: touches no memory.
-        check(relog::synced(self.0, || unsafe { call!(libc::SYS_fsync, self.0) })).map(|_| ())
+        let sync = || unsafe { call!(libc::SYS_fsync, self.0) };
+        let result = match asked {
+            Asked::Whole => relog::synced(self.0, sync),
+            Asked::Data => relog::synced_unfollowed(self.0, sync),
+        };
+        check(result).map(|_| ())
     }
 
     fn check(&self) -> Result<(), Errno> {

@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use holdfast_board::{Commits, Epoch, FileRow, LedgerRow};
+use holdfast_cache::Behind;
 use holdfast_canary::{Canary, on};
 use holdfast_media::Nvm;
 
@@ -114,20 +115,33 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// Behind a sync of the kernel's that a client made: has a journal commit what is pending, if
     /// the last one that wrote to it may be one of ours. What the client's sync was to take with
     /// it was in that one, so the kernel had nothing to commit, and what was changed since it would
-    /// natively have made durable, too.
-    pub fn follow_sync(&self, device: u64) -> io::Result<()> {
+    /// natively have made durable, too. A whole sync whose program asked for less is one of ours
+    /// itself from then on.
+    pub fn follow_sync(&self, device: u64, behind: Behind) -> io::Result<()> {
         let Some(ledger) = self.ledger(device) else { return Ok(()) };
         let mut failure = None;
         for directory in self.directories_on(device) {
-            if !ledger.may_leave_out() {
-                return Ok(());
-            }
-            let own_sync = ledger.own_sync();
+            let own_sync = match behind {
+                Behind::Sync if !ledger.may_leave_out() => return Ok(()),
+                Behind::Sync => ledger.own_sync(),
+                Behind::Whole { own_sync } => own_sync,
+            };
             let open = self.disk.open(&directory).ok();
             let Some(open) = open.filter(|open| open.stat().is_ok_and(|stat| stat.dev == device)) else {
                 continue;
             };
-            if ledger.is_made_up_for(own_sync, open.journal_count()) {
+            let leaves_nothing_out = match behind {
+                Behind::Sync => ledger.is_made_up_for(own_sync, open.journal_count()),
+                Behind::Whole { .. } => {
+                    own_sync == 0
+                        || ledger.is_clean()
+                        || ledger.is_made_up_for(own_sync, open.journal_count())
+                }
+            };
+            if leaves_nothing_out {
+                if behind != Behind::Sync {
+                    self.note_own_sync(device, &open);
+                }
                 return Ok(());
             }
             match self.commit_file_system(device, &open, || true) {
@@ -167,10 +181,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
 
     /// Has the file system of `directory` commit, if changes there are made durable in order.
     pub(super) fn commit_beside(&self, directory: &Path, device: u64) -> io::Result<Order> {
-        let open = self.disk.open(directory)?;
-        if open.stat()?.dev != device {
-            return Err(io::Error::other("its directory lies on another file system"));
-        }
+        let open = self.open_near(directory, device)?;
         if !self.learns_order(device, &open) {
             if let Some(ledger) = self.ledger(device) {
                 self.board.header().want_commit(ledger);

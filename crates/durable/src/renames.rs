@@ -155,6 +155,10 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             return Ok(None);
         }
         let Some(target) = self.managed_at(dev, ino) else {
+            // It lives on under its other names, and may have records of its own (invariant 3).
+            if stat.links != 1 {
+                return Ok(None);
+            }
             let there =
                 there.identity_on(self.slots().identity(file.slot).map_err(io::Error::other)?.fs_uuid)?;
             let base = Base { handle_type: there.handle_type, handle: there.handle, born_ns: stat.born_ns };

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 
 use holdfast_board::Epoch;
 use holdfast_disk::{Disk, DiskFile, Stat, locked};
@@ -15,7 +16,14 @@ use super::upkeep::Upkeeps;
 /// After this long every file system we manage has committed a new name by itself (the slowest,
 /// btrfs and xfs, do so every 30 seconds).
 const DIRECTORY_COMMITTED_S: i64 = 120;
+/// There are links on the way that lead to each other.
+const ELOOP: i32 = 40;
 const SECOND_NS: i64 = 1_000_000_000;
+
+fn leads_nowhere(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+        || error.raw_os_error() == Some(ELOOP)
+}
 
 impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     /// Makes sure that recovery will find a file that is about to be managed, or what it needs to
@@ -57,8 +65,9 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         }
         let open = match self.disk.open(directory) {
             Ok(open) => open,
-            // One that cannot be read was not made by this user just now.
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                return self.sync_around(directory, error);
+            }
             Err(error) => return Err(error),
         };
         let stat = open.stat()?;
@@ -77,12 +86,45 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             for above in directory.ancestors() {
                 match self.disk.open(above) {
                     Ok(open) => self.sync_open_directory(&open)?,
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                    // Something else may have its name by now: a file, or a link that leads nowhere.
+                    Err(error) if leads_nowhere(&error) => continue,
+                    Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                        self.sync_around(above, error)?;
+                    }
                     Err(error) => return Err(error),
                 }
                 break;
             }
         }
         Ok(())
+    }
+
+    /// Has all of its file system be durable in the place of a directory that this user may write
+    /// to and not read, if there is a way. `denied`: what was said.
+    fn sync_around(&self, directory: &Path, denied: io::Error) -> io::Result<()> {
+        // Where nobody can say which one it is, nothing is durable.
+        let Ok(stat) = self.disk.look(directory) else { return Err(denied) };
+        let open = self.open_near(directory, stat.dev)?;
+        self.syncs.fetch_add(1, Ordering::Relaxed);
+        self.having_committed(stat.dev, || open.commit())?;
+        self.note_own_sync(stat.dev, &open);
+        locked(&self.directories).insert((stat.dev, stat.ino));
+        Ok(())
+    }
+
+    /// A directory, or one above it on its file system, of those that may be read.
+    pub(super) fn open_near(&self, directory: &Path, device: u64) -> io::Result<D::File> {
+        let mut denied = None;
+        for above in directory.ancestors() {
+            match self.disk.open(above) {
+                Ok(open) if open.stat()?.dev == device => return Ok(open),
+                Ok(_) => break,
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                    denied.get_or_insert(error);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Err(denied.unwrap_or_else(|| io::Error::other("its directory lies on another file system")))
     }
 }

@@ -165,9 +165,26 @@ fn the_first_file_overtakes_no_name() {
     }
 }
 
+/// A directory in which the keeper follows changes: its sync is the kernel's while the ledger rests,
+/// and what it is to commit went along with a file that natively takes nothing along.
+const OF_A_DIRECTORY: &str = "
+os.mkdir('d')
+first = make('d/first')
+os.write(first, b'x' * 4096)
+os.fsync(first)
+os.close(make('b'))
+os.close(make('d/second'))
+os.pwrite(first, b'y' * 4096, 0)
+os.fdatasync(first)
+os.rename('b', 'c')
+os.fsync(os.open('d', os.O_RDONLY))
+";
+
 /// The last file is made before a commit that the keeper asks for, in which it is, and a name is
 /// changed behind that.
-const TAKEN_ALONG: [(Kind, &str, &str, &str); 2] = [
+const TAKEN_ALONG: [(Kind, &str, &str, &str); 4] = [
+    (Kind::Ext4, OF_A_DIRECTORY, "c", "b"),
+    (Kind::Xfs, OF_A_DIRECTORY, "c", "b"),
     (
         Kind::Ext4,
         "
@@ -216,9 +233,15 @@ print('ack', flush=True)
 time.sleep(60)
 "
         );
-        for disk in [cut(kind, &script, None), cut_absorbed(kind, &script)] {
+        for (whose, disk) in
+            [("natively", cut(kind, &script, None)), ("absorbed", cut_absorbed(kind, &script))]
+        {
             let is_right = disk.root.join(stands).exists() && !disk.root.join(is_gone).exists();
-            assert!(is_right, "{kind:?}: {:?}", fs::read_dir(&disk.root).expect("names").collect::<Vec<_>>());
+            assert!(
+                is_right,
+                "{kind:?}, {whose}: {:?}",
+                fs::read_dir(&disk.root).expect("names").collect::<Vec<_>>()
+            );
         }
     }
 }

@@ -38,7 +38,7 @@ const HELLO: &str = "
 import fcntl, mmap, os, socket, struct, sys
 connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 connection.connect(sys.argv[1])
-connection.send(b'H\\0\\0\\0' + struct.pack('<I', 7))
+connection.send(b'H\\0\\0\\0' + struct.pack('<I', 8))
 board, pool = socket.recv_fds(connection, 4096, 4)[1]
 size = os.fstat(pool).st_size
 ";

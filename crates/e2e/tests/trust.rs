@@ -127,7 +127,7 @@ connection.settimeout(5)
 fds = []
 try:
     connection.connect(sys.argv[1])
-    connection.send(b'H\\0\\0\\0' + struct.pack('<I', 7))
+    connection.send(b'H\\0\\0\\0' + struct.pack('<I', 8))
     fds = socket.recv_fds(connection, 4096, 4)[1]
 except OSError as error:
     print(error)
@@ -463,7 +463,7 @@ const RESIZE: &str = "
 import os, socket, struct, sys
 connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 connection.connect(sys.argv[1])
-connection.send(b'H\\0\\0\\0' + struct.pack('<I', 7))
+connection.send(b'H\\0\\0\\0' + struct.pack('<I', 8))
 board = socket.recv_fds(connection, 4096, 4)[1][0]
 for size in 0, 1 << 40:
     try: os.ftruncate(board, size); print('resized')

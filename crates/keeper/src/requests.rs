@@ -101,8 +101,8 @@ fn perform(keeper: &Keeper, taken: &Taken, haste: Haste) -> Result<Answer, Unans
             let logged = keeper.durable.log_again(&path, inode.device, inode.ino);
             logged.map_err(|_| Refusal::Kernels)?;
         }
-        Request::Follow { device } => {
-            keeper.durable.follow_sync(device).map_err(|_| Refusal::Failed)?;
+        Request::Follow { device, behind } => {
+            keeper.durable.follow_sync(device, behind).map_err(|_| Refusal::Failed)?;
         }
         Request::SyncDirectory { fd, .. } => {
             // The disk is about to have what others did.

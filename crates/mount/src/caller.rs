@@ -52,16 +52,27 @@ impl Caller {
         Mode::from_bits_truncate(masked & 0o7777)
     }
 
+    /// Makes a call on a file's content or ACL as the caller, as [`Caller::act`] does. The rights to
+    /// act as a file's group or user that it must lose by that for all but who is of that group, it
+    /// loses below.
+    pub fn act_on_content<T>(self, call: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.act_without(CapabilitySet::FSETID, call)
+    }
+
     /// Makes a call as the caller. That it may be made the kernel has looked at above the mount, of
     /// which it knows the caller's groups: here it is not asked again, but who owns what counts.
     pub fn act<T>(self, call: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.act_without(CapabilitySet::empty(), call)
+    }
+
+    fn act_without<T>(self, kept_back: CapabilitySet, call: impl FnOnce() -> Result<T>) -> Result<T> {
         // Of pages of a mapping newer kernels say that nobody writes them.
         let is_us = self.uid == geteuid() && self.gid == getegid() || self.uid.as_raw() == raw::NOBODY;
         // Only root can be somebody else; who is not root serves nobody else.
         if is_us || !geteuid().is_root() || on(Canary::MountOwnerKept) {
             return call();
         }
-        let _acting = Acting::begin(self)?;
+        let _acting = Acting::begin(self, kept_back)?;
         call()
     }
 }
@@ -76,7 +87,7 @@ struct Acting {
 static IS_OPEN: OnceLock<bool> = OnceLock::new();
 
 impl Acting {
-    fn begin(caller: Caller) -> Result<Self> {
+    fn begin(caller: Caller, kept_back: CapabilitySet) -> Result<Self> {
         IS_OPEN.get_or_init(|| dumpable_behavior().is_ok_and(|how| how == DumpableBehavior::Dumpable));
         let ours = capabilities(None).map_err(errno)?;
         // The group first: who is not root may not change it.
@@ -90,7 +101,8 @@ impl Acting {
         }
         // Root's rights went with root's identity. All of them come back but the one to do what
         // only a file's owner may, and the one to go on where a disk is full for others.
-        let effective = ours.effective.difference(CapabilitySet::FOWNER | CapabilitySet::SYS_RESOURCE);
+        let kept_back = kept_back | CapabilitySet::FOWNER | CapabilitySet::SYS_RESOURCE;
+        let effective = ours.effective.difference(kept_back);
         set_capabilities(None, CapabilitySets { effective, ..ours }).map_err(errno)?;
         Self::stay_open();
         Ok(acting)

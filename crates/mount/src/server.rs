@@ -286,7 +286,7 @@ impl Filesystem for Server {
             _ => Ok(()),
         };
         let wrote = privileged.and_then(|()| {
-            Caller::new(request, 0).act(|| match appends {
+            Caller::new(request, 0).act_on_content(|| match appends {
                 true => self.append(request, fd, bytes),
                 false => data::write(fd, offset, bytes, false),
             })
@@ -432,7 +432,9 @@ impl Filesystem for Server {
                 || 0,
                 |before| {
                     let flags = if before.value().is_some() { 0 } else { flags };
-                    xattr::set(&node, name, value, flags)
+                    let set = || xattr::set(&node, name, value, flags);
+                    let is_acl = name.as_encoded_bytes().starts_with(b"system.posix_acl_");
+                    if is_acl { Caller::new(request, 0).act_on_content(set) } else { set() }
                 },
             )
         });
@@ -472,9 +474,9 @@ impl Filesystem for Server {
         reply: ReplyEmpty,
     ) {
         let (fd, mode) = (descriptor(open), FallocateFlags::from_bits_retain(mode));
-        let done = offset(at)
-            .and_then(|at| Ok((at, offset(len)?)))
-            .and_then(|(at, len)| Caller::new(request, 0).act(|| nix::fcntl::fallocate(fd, mode, at, len)));
+        let done = offset(at).and_then(|at| Ok((at, offset(len)?))).and_then(|(at, len)| {
+            Caller::new(request, 0).act_on_content(|| nix::fcntl::fallocate(fd, mode, at, len))
+        });
         let privileged = done.and_then(|()| match request.uid() {
             0 => Ok(()),
             _ => self.drop_privileges(inode, fd),
@@ -521,7 +523,8 @@ impl Filesystem for Server {
         let len = len.min(u64::from(u32::MAX >> 1)) as usize;
         let copied = offset(offset_in).and_then(|from| {
             let (input, output, to) = (descriptor(open_in), descriptor(open_out), offset(offset_out)?);
-            let copied = Caller::new(request, 0).act(|| raw::copy(input, from, output, to, len))?;
+            let copied =
+                Caller::new(request, 0).act_on_content(|| raw::copy(input, from, output, to, len))?;
             if request.uid() != 0 {
                 self.drop_privileges(inode_out, descriptor(open_out))?;
             }

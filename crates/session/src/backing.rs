@@ -4,7 +4,7 @@
 use core::ffi::c_int;
 
 use holdfast_board::Times;
-use holdfast_cache::{Errno, FileRef, Look, Reason};
+use holdfast_cache::{Asked, Errno, FileRef, Look, Reason};
 use holdfast_media::Bytes;
 
 /// What the kernel says of a file.
@@ -47,11 +47,15 @@ pub trait Backing {
     /// the kernel does not say.
     fn kernel_flags(&self) -> Option<u32>;
 
-    /// A whole `fsync` of the program's own description.
+    /// A whole `fsync` of the program's own description. Behind one that its program asked for, what
+    /// else that would natively have made durable is durable, too ([`Client::follow_sync`]); behind
+    /// one in the place of less the caller sees to that.
+    ///
+    /// [`Client::follow_sync`]: holdfast_cache::Client::follow_sync
     ///
     /// # Errors
     /// What the kernel says.
-    fn fsync(&self) -> Result<(), Errno>;
+    fn fsync(&self, asked: Asked) -> Result<(), Errno>;
 
     /// Has the kernel tell, as a sync by the program would and once, that it could not write what
     /// it had.

@@ -6,7 +6,7 @@ use core::marker::PhantomData;
 
 use holdfast_board::{Epoch, Inode};
 use holdfast_cache::{
-    Client, Designs, Errno, Origin, Outcome, Place, Read, ReadCall, Reading, Removal, Resize, Stock,
+    Asked, Client, Designs, Errno, Origin, Outcome, Place, Read, ReadCall, Reading, Removal, Resize, Stock,
     WriteCall,
 };
 use holdfast_log::Kind;
@@ -179,7 +179,7 @@ impl<'a, B: Calls, N: Nvm, D: Designs> File<'a, B, N, D> {
     fn synced_after(&self, written: Result<usize, Errno>, synced: bool) -> Result<usize, Errno> {
         let bytes = written?;
         if synced && bytes > 0 {
-            self.sync_by_kernel(|| self.backing.fsync())?;
+            self.sync_by_kernel(|| self.backing.fsync(Asked::Whole))?;
         }
         Ok(bytes)
     }
@@ -258,7 +258,7 @@ impl<'a, B: Calls, N: Nvm, D: Designs> File<'a, B, N, D> {
         }
         let natively = |synced: bool| {
             raw()?;
-            if synced { self.backing.fsync() } else { Ok(()) }
+            if synced { self.backing.fsync(Asked::Whole) } else { Ok(()) }
         };
         retry(
             || self.target(true),
@@ -284,10 +284,10 @@ impl<'a, B: Calls, N: Nvm, D: Designs> File<'a, B, N, D> {
     pub fn sync(&self) -> Result<(), Errno> {
         // The first to ask for a file's durability has it logged.
         match self.target(self.client.logs_on_sync()) {
-            Target::Managed(handle) => handle.sync::<D, B>(&self.backing, true),
+            Target::Managed(handle) => handle.sync::<D, B>(&self.backing, true, Asked::Whole),
             Target::Refused(errno) => Err(errno),
             Target::Kernel | Target::KernelSynced => {
-                self.sync_by_kernel(|| self.client.hearing_all(|| self.backing.fsync()))
+                self.sync_by_kernel(|| self.client.hearing_all(|| self.backing.fsync(Asked::Whole)))
             }
         }
     }

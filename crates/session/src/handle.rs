@@ -5,7 +5,7 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use holdfast_cache::{Client, Designs, Errno, FileRef, Origin};
+use holdfast_cache::{Asked, Client, Designs, Errno, FileRef, Origin};
 use holdfast_media::{Mapping, Nvm};
 
 use crate::adopt;
@@ -213,7 +213,7 @@ impl<N: Nvm> Handle<'_, N> {
     ///
     /// # Errors
     /// What the sync reported, or `EIO` when the keeper is dead.
-    pub fn sync<D: Designs, B: Backing>(&self, backing: &B, writes: bool) -> Result<(), Errno> {
+    pub fn sync<D: Designs, B: Backing>(&self, backing: &B, writes: bool, asked: Asked) -> Result<(), Errno> {
         match self.log_from_now(backing) {
             Ok(true) => {
                 // The disk was waited for all the same.
@@ -225,11 +225,11 @@ impl<N: Nvm> Handle<'_, N> {
                 logged?;
             }
         }
-        let whole = || backing.fsync();
+        let whole = || backing.fsync(asked);
         if writes {
-            self.client.sync_by::<D>(self.file, self.seen_error(), whole)
+            self.client.sync_by::<D>(self.file, self.seen_error(), asked, whole)
         } else {
-            self.client.sync_by::<D>(self.file, &self.client.errors_until_now(self.file), whole)
+            self.client.sync_by::<D>(self.file, &self.client.errors_until_now(self.file), asked, whole)
         }
     }
 }

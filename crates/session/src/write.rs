@@ -2,12 +2,12 @@
 //! else by the cache, at the cursor with the cursor followed; a synchronous write is a write and
 //! then exactly a sync.
 
-use holdfast_cache::{Designs, Errno, Outcome, Place, WriteCall};
+use holdfast_cache::{Asked, Designs, Errno, Outcome, Place, WriteCall};
 use holdfast_canary::{Canary, on};
 use holdfast_media::{Bytes, Nvm};
 
 use crate::backing::Backing;
-use crate::description::DIRECT;
+use crate::description::{DIRECT, SYNC};
 use crate::handle::Handle;
 
 /// The cursor is learned from writes up to this size.
@@ -121,9 +121,10 @@ impl<N: Nvm> Handle<'_, N> {
         if !request.is_synchronous || on(Canary::SynchronousUnsynced) {
             return Ended::Done(bytes);
         }
-        let synced = self
-            .look_at(backing)
-            .and_then(|()| self.client.sync_by::<D>(self.file, self.seen_error(), || backing.fsync()));
+        let asked = if self.flags & SYNC != 0 { Asked::Whole } else { Asked::Data };
+        let synced = self.look_at(backing).and_then(|()| {
+            self.client.sync_by::<D>(self.file, self.seen_error(), asked, || backing.fsync(asked))
+        });
         match synced {
             Ok(()) => Ended::Done(bytes),
             Err(errno) => Ended::SyncFailed(errno),

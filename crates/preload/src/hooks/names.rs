@@ -463,7 +463,9 @@ unsafe fn link_found(
     kernel: impl Fn() -> isize,
 ) -> isize {
     let Some((device, file)) = found.and_then(|found| Some((found.device, found.file?))) else {
-        let result = noted(client, found.map(|found| found.device), kernel);
+        let device = found.map(|found| found.device);
+        // Somebody may be about to take the only name that it had.
+        let result = client.taking(device, || noted(client, device, kernel));
         // SAFETY: the program's path.
         let linked = unsafe { raw::fstatat(old_dirfd, old, stat_flags) };
         if let (0, Ok(stat)) = (result, linked) {

@@ -5,7 +5,7 @@
 
 use core::ffi::{c_int, c_uint};
 
-use holdfast_cache::{Client, Inode, Stock};
+use holdfast_cache::{Asked, Client, Inode, Stock};
 use holdfast_canary::{Canary, on};
 use libc::off_t;
 
@@ -85,7 +85,8 @@ fn sync_once(fd: c_int, number: i64) -> isize {
     match target {
         Target::Managed(handle) => {
             // A whole sync, whatever was asked for: it is to count for attributes, too.
-            raw::encode(handle.sync::<Stock, _>(&Descriptor(fd), writes()).map(|()| 0))
+            let asked = if number == libc::SYS_fdatasync { Asked::Data } else { Asked::Whole };
+            raw::encode(handle.sync::<Stock, _>(&Descriptor(fd), writes(), asked).map(|()| 0))
         }
         Target::Refused(errno) => -(errno.0 as isize),
         Target::Kernel

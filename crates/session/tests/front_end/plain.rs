@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 use holdfast_board::{FileTime, Times, ownership_print};
-use holdfast_cache::{Errno, Look};
+use holdfast_cache::{Asked, Errno, Look};
 use holdfast_media::Bytes;
 use holdfast_session::{Backing, Calls, Stat};
 use rustix::fs::FallocateFlags;
@@ -65,7 +65,7 @@ impl Backing for Plain {
         None
     }
 
-    fn fsync(&self) -> Result<(), Errno> {
+    fn fsync(&self, _: Asked) -> Result<(), Errno> {
         self.0.sync_all().map_err(errno)
     }
 
