@@ -180,9 +180,25 @@ os.rename('b', 'c')
 os.fsync(os.open('d', os.O_RDONLY))
 ";
 
+/// The same of a file, which is left to the kernel then.
+const OF_A_FILE: &str = "
+os.mkdir('d')
+first = make('d/first')
+os.write(first, b'x' * 4096)
+os.fsync(first)
+os.close(make('b'))
+second = make('d/second')
+os.pwrite(first, b'y' * 4096, 0)
+os.fdatasync(first)
+os.rename('b', 'c')
+os.fsync(second)
+";
+
 /// The last file is made before a commit that the keeper asks for, in which it is, and a name is
 /// changed behind that.
-const TAKEN_ALONG: [(Kind, &str, &str, &str); 4] = [
+const TAKEN_ALONG: [(Kind, &str, &str, &str); 6] = [
+    (Kind::Ext4, OF_A_FILE, "c", "b"),
+    (Kind::Xfs, OF_A_FILE, "c", "b"),
     (Kind::Ext4, OF_A_DIRECTORY, "c", "b"),
     (Kind::Xfs, OF_A_DIRECTORY, "c", "b"),
     (

@@ -133,6 +133,46 @@ fn a_user_may_no_more_through_roots_mount_than_without() {
     drop(mount.unmount());
 }
 
+/// What a user writes into a file of a group that is not theirs, and lets the group execute by an
+/// ACL: its mode after each of these.
+const GROUPS_FILE: &str = "
+import os, struct, sys
+path = sys.argv[1]
+os.umask(0)
+def mode(): return '%o' % (os.stat(path).st_mode & 0o7777)
+for act in ['write', 'acl']:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o2766)
+    told = [act, mode()]
+    if act == 'write': os.write(fd, b'#!/bin/sh')
+    entries = [(1, 7), (4, 7), (0x20, 7)]
+    acl = struct.pack('<I', 2) + b''.join(struct.pack('<HHI', tag, rights, 0xffffffff) for tag, rights in entries)
+    if act == 'acl': os.setxattr(path, 'system.posix_acl_access', acl)
+    told.append(mode())
+    print(*told)
+    os.close(fd)
+    os.unlink(path)
+";
+
+/// A user had a program of their own run with the rights of a group that they are not in.
+#[test]
+fn nobody_gets_a_groups_rights_through_roots_mount() {
+    need::root();
+    for kind in [Kind::Ext4, Kind::Xfs, Kind::Btrfs] {
+        let (disk, pool) = (disk(kind), Pool::new());
+        let (below, point) = (directory(&disk, "below"), directory(&disk, "point"));
+        Cmd::new("sh").args(["-c", "chgrp 61000 $0 && chmod 2777 $0"]).arg(&below).ok();
+        let told = |directory: &Path| {
+            let user = ["--reuid=61001", "--regid=61001", "--clear-groups"];
+            let script = ["python3", "-c", GROUPS_FILE];
+            Cmd::new("setpriv").args(user).args(script).arg(directory.join("file")).ok().stdout
+        };
+        let native = told(&below);
+        let mount = Mount::start(&pool, &["--at", text(&point)], &below, &point);
+        assert_eq!(told(&point), native, "{kind:?}");
+        drop(mount.unmount());
+    }
+}
+
 #[test]
 fn programs_that_no_library_gets_into_are_absorbed() {
     let (disk, pool, home) = (disk(Kind::Ext4), Pool::new(), disk::directory());

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use holdfast_e2e::cmd::Cmd;
 use holdfast_e2e::disk::{Disk, Kind};
 use holdfast_e2e::pool::Pool;
 use holdfast_e2e::report;
@@ -46,6 +47,57 @@ for number in range(20):
     os.wait()
     entry()
 ";
+
+/// A file's directory is moved, and at its name stands what leads nowhere, or what its user may not
+/// read, while other files are synced.
+const NOWHERE: &str = "
+import os, sys, time
+os.chdir(sys.argv[1])
+os.mkdir('d')
+def put(name):
+    fd = os.open(name, os.O_WRONLY | os.O_CREAT, 0o644)
+    os.write(fd, b'x' * 100)
+    os.fsync(fd)
+    os.write(fd, b'x' * 100)
+    os.fsync(fd)
+put('d/file')
+if sys.argv[2] == 'closed': os.chmod('d', 0o300)
+elif sys.argv[2] != 'box':
+    os.rename('d', 'e')
+    if sys.argv[2] == 'loop': os.symlink('d', 'd')
+    else:
+        open('f', 'w').close()
+        os.symlink('f/x', 'd')
+put('other')
+# Longer than what is absorbed may stay in the log.
+time.sleep(1.5)
+put('last')
+";
+
+/// No round of the keeper's got any further than there, and each `drain` and each end failed. A user
+/// who may make a file in a directory and not read it had EIO from its first sync.
+#[test]
+fn a_directory_that_cannot_be_opened_stops_nothing() {
+    let cases = [("loop", false), ("link", false), ("closed", false), ("closed", true), ("box", true)];
+    for kind in KINDS {
+        for (how, by_user) in cases {
+            let (disk, pool) = (Disk::new(kind), Pool::new().logs_from_sync());
+            let pool = if by_user { pool.given_to("nobody", "") } else { pool };
+            let place = disk.root.join("place");
+            // Of root's box nobody but root reads the names.
+            let make = if how == "box" { "&& mkdir $0/d && chmod 1733 $0/d" } else { "" };
+            let script = format!("mkdir $0 && chmod 777 $0 {make}");
+            Cmd::new("sh").args(["-c", &script]).arg(&place).ok();
+            let script = if how == "box" { NOWHERE.replace("os.mkdir('d')", "") } else { NOWHERE.to_owned() };
+            let told = pool.run(&[]).args(["--", "python3", "-c", &script, text(&place), how]).ok().told();
+            // On btrfs what is pending leaves the first syncs to the kernel.
+            assert!(
+                kind == Kind::Btrfs || told.contains("100 % of 6 syncs absorbed"),
+                "{kind:?}, {how}: {told}"
+            );
+        }
+    }
+}
 
 /// Makes and syncs files in a directory that another process has elsewhere every other moment, or
 /// has a link stand for.

@@ -340,6 +340,55 @@ print('saved', flush=True)
 time.sleep(60)
 ";
 
+/// A file that has a second name, and goes on being written there once a new file has its first
+/// one; `link` makes the second name.
+const OUTLIVES: &str = "
+import os, sys, time
+os.chdir(sys.argv[1])
+if sys.argv[2] == 'linked here': os.link('name', 'other')
+writer = os.open('other', os.O_WRONLY | os.O_APPEND)
+fd = os.open('new', os.O_WRONLY | os.O_CREAT, 0o644)
+os.write(fd, b'new' * 100)
+os.fsync(fd)
+os.close(fd)
+os.rename('new', 'name')
+for number in range(20):
+    os.write(writer, b'more ')
+    os.fsync(writer)
+directory = os.open('.', os.O_RDONLY)
+os.fsync(directory)
+os.write(writer, b'more ')
+os.fsync(writer)
+os.write(1, b'written\\n')
+time.sleep(60)
+";
+
+/// Recovery removed it, with its other name, as the one whose name was taken.
+#[test]
+fn a_file_with_another_name_outlives_a_save_over_one() {
+    for (kind, how) in
+        [Kind::Ext4, Kind::Xfs].into_iter().flat_map(|kind| [(kind, "linked before"), (kind, "linked here")])
+    {
+        for pool in [Pool::new().logs_from_sync(), Pool::new()] {
+            let disk = disk(kind);
+            std::fs::write(disk.root.join("name"), "old ").expect("a file");
+            if how == "linked before" {
+                std::fs::hard_link(disk.root.join("name"), disk.root.join("other")).expect("a link");
+            }
+            disk.settle();
+            let program = ["--", "python3", "-c", OUTLIVES, text(&disk.root), how];
+            let mut run = Running::start(&pool.run(&[]).args(program));
+            run.until("written");
+            cut(&disk, &pool, run);
+            let read = |name| {
+                std::fs::read_to_string(disk.root.join(name)).unwrap_or_else(|error| error.to_string())
+            };
+            let expected = format!("old {}", "more ".repeat(21));
+            assert_eq!((read("name"), read("other")), ("new".repeat(100), expected), "{kind:?}, {how}");
+        }
+    }
+}
+
 /// The power is gone behind a save, and back, and nothing is recovered yet.
 fn replaced(disk: &Disk, pool: &Pool, then: &str) {
     std::fs::create_dir(disk.root.join("d")).expect("directory");
