@@ -187,8 +187,8 @@ impl<N: Nvm> Client<N> {
         Ok(())
     }
 
-    /// Makes a whole sync. Where the program asked for less it counts as one of the keeper's: what it
-    /// takes along of others would natively not be committed yet (invariant 9).
+    /// Makes a whole sync. Where the program asked for less it counts as one of the keeper's: what
+    /// it takes along of others would natively not be committed yet (invariant 9).
     fn sync_whole(
         &self,
         device: u64,
@@ -199,7 +199,8 @@ impl<N: Nvm> Client<N> {
             asked == Asked::Data && ledger.commits() == Commits::InOrder && !on(Canary::OwnSyncUnmatched)
         });
         let Some(ledger) = ledger else { return raw() };
-        // Before it begins, so that nobody builds on it unseen; nobody knows the journal's count then.
+        // Before it begins, so that nobody builds on it unseen; nobody knows the journal's count
+        // then.
         let before = ledger.own_sync();
         ledger.note_own_sync(None);
         raw()?;

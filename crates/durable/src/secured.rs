@@ -86,7 +86,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             for above in directory.ancestors() {
                 match self.disk.open(above) {
                     Ok(open) => self.sync_open_directory(&open)?,
-                    // Something else may have its name by now: a file, or a link that leads nowhere.
+                    // Something else may have its name by now: a file, or a link to nowhere.
                     Err(error) if leads_nowhere(&error) => continue,
                     Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                         self.sync_around(above, error)?;

@@ -165,8 +165,8 @@ fn the_first_file_overtakes_no_name() {
     }
 }
 
-/// A directory in which the keeper follows changes: its sync is the kernel's while the ledger rests,
-/// and what it is to commit went along with a file that natively takes nothing along.
+/// A directory in which the keeper follows changes: its sync is the kernel's while the ledger
+/// rests, and what it is to commit went along with a file that natively takes nothing along.
 const OF_A_DIRECTORY: &str = "
 os.mkdir('d')
 first = make('d/first')

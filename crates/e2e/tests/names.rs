@@ -74,8 +74,8 @@ time.sleep(1.5)
 put('last')
 ";
 
-/// No round of the keeper's got any further than there, and each `drain` and each end failed. A user
-/// who may make a file in a directory and not read it had EIO from its first sync.
+/// No round of the keeper's got any further than there, and each `drain` and each end failed. A
+/// user who may make a file in a directory and not read it had EIO from its first sync.
 #[test]
 fn a_directory_that_cannot_be_opened_stops_nothing() {
     let cases = [("loop", false), ("link", false), ("closed", false), ("closed", true), ("box", true)];

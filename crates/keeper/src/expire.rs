@@ -299,8 +299,8 @@ impl Expirer<'_> {
         durable.managed().len() as u64 * 2 > files_max
     }
 
-    /// Lets go of files at rest while others are written: of all where there are many, else of those
-    /// that have been for a while.
+    /// Lets go of files at rest while others are written: of all where there are many, else of
+    /// those that have been for a while.
     fn let_go_at_rest(&mut self) {
         let now = Instant::now();
         if now < self.let_go_at {

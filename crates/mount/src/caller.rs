@@ -52,9 +52,8 @@ impl Caller {
         Mode::from_bits_truncate(masked & 0o7777)
     }
 
-    /// Makes a call on a file's content or ACL as the caller, as [`Caller::act`] does. The rights to
-    /// act as a file's group or user that it must lose by that for all but who is of that group, it
-    /// loses below.
+    /// Makes a call on a file's content or ACL as the caller, as [`Caller::act`] does. What
+    /// a file loses by that natively (its right to be executed as its user or its group), it loses.
     pub fn act_on_content<T>(self, call: impl FnOnce() -> Result<T>) -> Result<T> {
         self.act_without(CapabilitySet::FSETID, call)
     }
