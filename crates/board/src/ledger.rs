@@ -120,6 +120,8 @@ pub struct LedgerRow {
     /// certain again that none is under way.
     takings_ended: AtomicU64,
     moved: Moved,
+    /// The client that synced a directory there last.
+    directory_by: AtomicU32,
 }
 
 /// A journal of which nobody knows how often it was written.
@@ -195,6 +197,16 @@ impl LedgerRow {
         let ended = self.takings_ended.load(Ordering::SeqCst);
         let begun = self.takings_begun.load(Ordering::SeqCst);
         (begun == ended).then_some(begun)
+    }
+
+    /// A client is about to sync a directory there; whether the last one was another client's. A
+    /// hint: nothing but time may depend on it.
+    pub fn shares_directories(&self, client: u32) -> bool {
+        let last = self.directory_by.load(Ordering::Relaxed);
+        if last != client {
+            self.directory_by.store(client, Ordering::Relaxed);
+        }
+        last != 0 && last != client
     }
 
     /// The files there of which names were changed.

@@ -126,10 +126,12 @@ impl<N: Nvm> Client<N> {
     /// Whether the sync of a directory on `device` had better be the kernel's alone: something of
     /// others is pending there, and such commits were made in vain. The keeper would have it commit
     /// and sync the directory behind that, two where natively there is one, and each in its turn.
+    /// Who syncs directories alone is served better by that: nothing is pending then.
     pub fn leaves_directory(&self, device: u64) -> bool {
         let ledger = self.board.header().ledger(device);
         ledger.is_some_and(|ledger| {
-            ledger.commits() == Commits::InOrder && !ledger.is_clean() && ledger.rests()
+            let shares = ledger.shares_directories(self.id);
+            ledger.commits() == Commits::InOrder && !ledger.is_clean() && ledger.rests() && shares
         })
     }
 

@@ -172,6 +172,11 @@ os.mkdir('d')
 first = make('d/first')
 os.write(first, b'x' * 4096)
 os.fsync(first)
+# Another program syncs directories, too.
+if os.fork() == 0:
+    os.fsync(os.open('d', os.O_RDONLY))
+    os._exit(0)
+os.wait()
 os.close(make('b'))
 os.close(make('d/second'))
 os.pwrite(first, b'y' * 4096, 0)

@@ -8,6 +8,7 @@ import fcntl
 import mmap
 import os
 import stat
+import subprocess
 import sys
 
 root = sys.argv[1]
@@ -153,6 +154,11 @@ def modes():
     say("root's write keeps them", write, "m", b"y")
     say("facts", facts, "m")
     as_user(1001, 1001, lambda: say("another's write", write, "m", b"z"))
+    say("facts", facts, "m")
+    # Of root without the right to leave them only the kernel above the mount knows.
+    os.chmod("m", 0o6777)
+    kept_from = ["setpriv", "--inh-caps=-fsetid", "--bounding-set=-fsetid"]
+    subprocess.run([*kept_from, "sh", "-c", "echo z >> m"], check=True)
     say("facts", facts, "m")
     os.chmod("m", 0o6777)
     as_user(1001, 1001, lambda: say("another's truncation", os.truncate, "m", 0))
