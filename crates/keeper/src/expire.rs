@@ -296,7 +296,8 @@ impl Expirer<'_> {
     fn is_crowded(&self) -> bool {
         let durable = &self.keeper.durable;
         let files_max = u64::from(durable.superblock.layout.slot_count).min(holdfast_socket::files_max());
-        durable.managed().len() as u64 * 2 > files_max
+        // Those that were brought to the disk have two descriptors each, so half of it may be all.
+        durable.managed().len() as u64 * 4 > files_max
     }
 
     /// Lets go of files at rest while others are written: of all where there are many, else of
