@@ -127,7 +127,7 @@ impl<N: Nvm> Client<N> {
         seen_error: &AtomicU32,
         raw: impl FnOnce() -> Result<(), Errno>,
     ) -> Result<(), Errno> {
-        self.sync_by::<Stock>(file, seen_error, Asked::Whole, raw)
+        self.sync_by::<Stock>(file, seen_error, raw)
     }
 
     /// [`Client::sync`], with a set of designs.
@@ -138,7 +138,6 @@ impl<N: Nvm> Client<N> {
         &self,
         file: FileRef,
         seen_error: &AtomicU32,
-        asked: Asked,
         raw: impl FnOnce() -> Result<(), Errno>,
     ) -> Result<(), Errno> {
         if !self.keeper_alive() {
@@ -150,7 +149,7 @@ impl<N: Nvm> Client<N> {
         let is_current = self.is_current(file);
         if !is_current || !(state.is_absorbed() || state.is_failed()) {
             let begun_ns = self.note_kernels_sync(if is_current { inode } else { Inode::NONE });
-            let synced = self.sync_whole(inode.device, asked, raw);
+            let synced = raw();
             self.note_kernels_sync_took(begun_ns);
             return synced;
         }
@@ -177,34 +176,13 @@ impl<N: Nvm> Client<N> {
         let covered = row.unlogged();
         let begun_ns = self.note_kernels_sync(inode);
         row.begin_sync();
-        let synced = self.sync_whole(inode.device, asked, raw);
+        let synced = raw();
         row.end_sync(synced.is_err());
         self.note_kernels_sync_took(begun_ns);
         synced?;
         let covered = if on(Canary::SyncCoversLater) { row.unlogged() } else { covered };
         row.note_synced(covered);
         self.commit_behind_sync(file);
-        Ok(())
-    }
-
-    /// Makes a whole sync. Where the program asked for less it counts as one of the keeper's: what
-    /// it takes along of others would natively not be committed yet (invariant 9).
-    fn sync_whole(
-        &self,
-        device: u64,
-        asked: Asked,
-        raw: impl FnOnce() -> Result<(), Errno>,
-    ) -> Result<(), Errno> {
-        let ledger = self.board.header().ledger(device).filter(|ledger| {
-            asked == Asked::Data && ledger.commits() == Commits::InOrder && !on(Canary::OwnSyncUnmatched)
-        });
-        let Some(ledger) = ledger else { return raw() };
-        // Before it begins, so that nobody builds on it unseen; nobody knows the journal's count
-        // then.
-        let before = ledger.own_sync();
-        ledger.note_own_sync(None);
-        raw()?;
-        self.ask(Request::Follow { device, behind: Behind::Whole { own_sync: before } })?;
         Ok(())
     }
 
@@ -230,6 +208,32 @@ impl<N: Nvm> Client<N> {
             return Ok(());
         }
         self.ask(Request::Follow { device, behind: Behind::Sync })?;
+        Ok(())
+    }
+
+    /// Before a whole sync of a file on `device` where the program asked for less: it counts as one
+    /// of the keeper's, because what it takes along of others would natively not be committed yet
+    /// (invariant 9). From before it begins, so that nobody builds on it unseen. For
+    /// [`Client::follow_whole_sync`].
+    pub fn begin_whole_sync(&self, device: u64) -> Option<u64> {
+        let ledger = self.board.header().ledger(device);
+        let ledger = ledger.filter(|ledger| ledger.commits() == Commits::InOrder)?;
+        if on(Canary::OwnSyncUnmatched) {
+            return None;
+        }
+        let before = ledger.own_sync();
+        // Nobody knows the journal's count then.
+        ledger.note_own_sync(None);
+        Some(before)
+    }
+
+    /// It is over: as [`Client::follow_sync`], for what one of the keeper's before it took along.
+    ///
+    /// # Errors
+    /// `EIO` when the keeper is dead or the file system cannot commit.
+    pub fn follow_whole_sync(&self, device: u64, begun: Option<u64>) -> Result<(), Errno> {
+        let Some(own_sync) = begun else { return self.follow_sync(device) };
+        self.ask(Request::Follow { device, behind: Behind::Whole { own_sync } })?;
         Ok(())
     }
 

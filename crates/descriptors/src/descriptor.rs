@@ -45,7 +45,7 @@ impl Backing for Descriptor {
         let sync = || unsafe { call!(libc::SYS_fsync, self.0) };
         let result = match asked {
             Asked::Whole => relog::synced(self.0, sync),
-            Asked::Data => relog::synced_unfollowed(self.0, sync),
+            Asked::Data => relog::synced_whole(self.0, sync),
         };
         check(result).map(|_| ())
     }

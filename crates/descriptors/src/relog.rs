@@ -5,7 +5,7 @@
 
 use core::ffi::{CStr, c_char, c_int};
 
-use holdfast_cache::{Client, Errno, Inode};
+use holdfast_cache::{Client, Inode};
 
 use crate::raw::{self, call};
 use crate::{changing, process};
@@ -110,27 +110,27 @@ pub fn fdatasync(fd: c_int) -> isize {
 /// Has the kernel sync what is behind `fd` by `sync`: all that it would make durable natively is
 /// durable then.
 pub fn synced(fd: c_int, sync: impl FnOnce() -> isize) -> isize {
-    synced_as(fd, sync, |client, device| client.follow_sync(device))
+    synced_as(fd, sync, |_, _| None)
 }
 
-/// As [`synced`]; the caller follows it.
-pub fn synced_unfollowed(fd: c_int, sync: impl FnOnce() -> isize) -> isize {
-    synced_as(fd, sync, |_, _| Ok(()))
+/// As [`synced`], by a whole sync where the program asked for less.
+pub fn synced_whole(fd: c_int, sync: impl FnOnce() -> isize) -> isize {
+    synced_as(fd, sync, Client::begin_whole_sync)
 }
 
 fn synced_as(
     fd: c_int,
     sync: impl FnOnce() -> isize,
-    follow: impl FnOnce(&Client, u64) -> Result<(), Errno>,
+    begin: impl FnOnce(&Client, u64) -> Option<u64>,
 ) -> isize {
     let about = process::client().and_then(|client| {
         let stat = raw::fstat(fd).ok()?;
         client.note_sync(Inode { device: stat.dev, ino: stat.ino });
-        Some((client, stat.dev))
+        Some((client, stat.dev, begin(client, stat.dev)))
     });
     let result = raw::synced(fd, sync());
-    let Some((client, device)) = about.filter(|_| result >= 0) else { return result };
-    if let Err(errno) = follow(client, device) {
+    let Some((client, device, begun)) = about.filter(|_| result >= 0) else { return result };
+    if let Err(errno) = client.follow_whole_sync(device, begun) {
         return -(errno.0 as isize);
     }
     if !client.await_relogs(device) {

@@ -69,11 +69,19 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
         if on(Canary::MovesSplit) || all_known && self.sync_entries(open, &moved).is_ok() {
             return Ok(());
         }
+        self.sync_everything(device, open)
+    }
+
+    /// Has everything on a file system be durable, the bytes of files included.
+    pub(super) fn sync_everything(&self, device: u64, open: &D::File) -> io::Result<()> {
         let _turn = locked(&self.committing);
-        let begun = ledger.moved().begin_commit();
+        let ledger = self.ledger(device);
+        let begun = ledger.map(|ledger| ledger.moved().begin_commit());
         self.syncs.fetch_add(1, Ordering::Relaxed);
         self.having_committed(device, || open.sync_all())?;
-        ledger.moved().end_commit(begun);
+        if let Some((ledger, begun)) = ledger.zip(begun) {
+            ledger.moved().end_commit(begun);
+        }
         Ok(())
     }
 

@@ -155,7 +155,7 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
             return Ok(None);
         }
         let Some(target) = self.managed_at(dev, ino) else {
-            // It lives on under its other names, and may have records of its own (invariant 3).
+            // It lives on under its other names, and may be synced there (invariant 9).
             if stat.links != 1 {
                 return Ok(None);
             }

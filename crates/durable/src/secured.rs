@@ -3,7 +3,6 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
 
 use holdfast_board::Epoch;
 use holdfast_disk::{Disk, DiskFile, Stat, locked};
@@ -100,13 +99,13 @@ impl<N: Nvm, D: Disk, U: Upkeeps> Durable<N, D, U> {
     }
 
     /// Has all of its file system be durable in the place of a directory that this user may write
-    /// to and not read, if there is a way. `denied`: what was said.
+    /// to and not read, if there is a way. `denied`: what was said. On btrfs with the bytes of
+    /// files: no commit of ours may leave one empty that was cut and written again.
     fn sync_around(&self, directory: &Path, denied: io::Error) -> io::Result<()> {
         // Where nobody can say which one it is, nothing is durable.
         let Ok(stat) = self.disk.look(directory) else { return Err(denied) };
         let open = self.open_near(directory, stat.dev)?;
-        self.syncs.fetch_add(1, Ordering::Relaxed);
-        self.having_committed(stat.dev, || open.commit())?;
+        self.sync_everything(stat.dev, &open)?;
         self.note_own_sync(stat.dev, &open);
         locked(&self.directories).insert((stat.dev, stat.ino));
         Ok(())

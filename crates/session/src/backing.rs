@@ -47,11 +47,9 @@ pub trait Backing {
     /// the kernel does not say.
     fn kernel_flags(&self) -> Option<u32>;
 
-    /// A whole `fsync` of the program's own description. Behind one that its program asked for,
-    /// what else it would natively have made durable is durable, too ([`Client::follow_sync`]);
-    /// behind one in the place of less the caller sees to that.
-    ///
-    /// [`Client::follow_sync`]: holdfast_cache::Client::follow_sync
+    /// A whole `fsync` of the program's own description. What else it would natively have made
+    /// durable is durable behind it, too (invariant 9), and one in the place of less counts as the
+    /// keeper's.
     ///
     /// # Errors
     /// What the kernel says.

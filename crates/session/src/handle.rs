@@ -227,9 +227,9 @@ impl<N: Nvm> Handle<'_, N> {
         }
         let whole = || backing.fsync(asked);
         if writes {
-            self.client.sync_by::<D>(self.file, self.seen_error(), asked, whole)
+            self.client.sync_by::<D>(self.file, self.seen_error(), whole)
         } else {
-            self.client.sync_by::<D>(self.file, &self.client.errors_until_now(self.file), asked, whole)
+            self.client.sync_by::<D>(self.file, &self.client.errors_until_now(self.file), whole)
         }
     }
 }

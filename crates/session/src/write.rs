@@ -122,9 +122,9 @@ impl<N: Nvm> Handle<'_, N> {
             return Ended::Done(bytes);
         }
         let asked = if self.flags & SYNC != 0 { Asked::Whole } else { Asked::Data };
-        let synced = self.look_at(backing).and_then(|()| {
-            self.client.sync_by::<D>(self.file, self.seen_error(), asked, || backing.fsync(asked))
-        });
+        let synced = self
+            .look_at(backing)
+            .and_then(|()| self.client.sync_by::<D>(self.file, self.seen_error(), || backing.fsync(asked)));
         match synced {
             Ok(()) => Ended::Done(bytes),
             Err(errno) => Ended::SyncFailed(errno),
